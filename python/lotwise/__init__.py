@@ -1,0 +1,1 @@
+"""lotwise: LLM work over DataFrames, run the way a factory runs lots."""

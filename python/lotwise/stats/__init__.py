@@ -1,0 +1,1 @@
+"""The statistics of lots: pure functions, exact for finite lots."""
