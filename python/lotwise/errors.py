@@ -63,3 +63,223 @@ class Unreachable(ExecutorError):
     def __init__(self, code: str, *, wait_s: float | None = None) -> None:
         super().__init__(f"the provider did not answer: {code}")
         self.code, self.wait_s = code, wait_s
+
+
+class StatisticsRefused(LotwiseError, ValueError):
+    """The numbers given allow no honest answer, or are not counts and rates at all.
+
+    `reason` is a short code that a column can carry; `facts` are the numbers it rests on.
+    """
+
+    def __init__(self, reason: str, hint: str, facts: dict[str, object]) -> None:
+        self.reason = reason
+        self.hint = hint
+        self.facts = facts
+        numbers = ", ".join(f"{name}={value}" for name, value in facts.items())
+        super().__init__(f"{reason} ({numbers}): {hint}" if numbers else f"{reason}: {hint}")
+
+    @classmethod
+    def because(cls, reason: str, hint: str, **facts: object) -> StatisticsRefused:
+        """Refuse for `reason`, saying in `hint` what would help and keeping the numbers."""
+        return cls(reason, hint, facts)
+
+    @classmethod
+    def from_name(cls, what: str, name: str, available: Iterable[str]) -> StatisticsRefused:
+        """Refuse a `name` that is none of the `available` ones."""
+        known = list(available)
+        close = nearest(name, known) or known
+        return cls(f"unknown_{what}", f"use {' or '.join(close)}", {what: name})
+
+
+# --- The ledger: the analyst, or whoever looks after the machine, acts --------------------------------------------
+
+
+class LedgerError(LotwiseError):
+    """Something is wrong with the ledger's folder or file. Nothing in it was changed."""
+
+
+class LedgerNotFound(LedgerError, FileNotFoundError):
+    """There is no ledger where one was expected."""
+
+    def __init__(self, message: str, path: object) -> None:
+        super().__init__(message)
+        self.path = path
+
+    @classmethod
+    def at(cls, path: object) -> LedgerNotFound:
+        return cls(f"there is no ledger at {path}; a `map` makes one, or name another with ledger=", path)
+
+
+class LedgerUnwritable(LedgerError, PermissionError):
+    """The ledger's folder cannot be made or written."""
+
+    def __init__(self, message: str, path: object) -> None:
+        super().__init__(message)
+        self.path = path
+
+    @classmethod
+    def at(cls, path: object, why: str) -> LedgerUnwritable:
+        return cls(f"the ledger at {path} cannot be written: {why}; name another folder with ledger=", path)
+
+
+class LedgerForeign(LedgerError, ValueError):
+    """The file is not a lotwise ledger."""
+
+    def __init__(self, message: str, path: object) -> None:
+        super().__init__(message)
+        self.path = path
+
+    @classmethod
+    def not_duckdb(cls, path: object) -> LedgerForeign:
+        return cls(f"{path} is not a DuckDB file; it was left as it is. Name another folder with ledger=", path)
+
+    @classmethod
+    def not_ours(cls, path: object) -> LedgerForeign:
+        return cls(
+            f"{path} is a DuckDB file, but not a lotwise ledger; it was left as it is. "
+            "Name another folder with ledger=",
+            path,
+        )
+
+
+class LedgerNewer(LedgerError, RuntimeError):
+    """The ledger was written by a newer lotwise."""
+
+    def __init__(self, message: str, path: object, found: int, known: int) -> None:
+        super().__init__(message)
+        self.path, self.found, self.known = path, found, known
+
+    @classmethod
+    def at(cls, path: object, found: int, known: int) -> LedgerNewer:
+        return cls(
+            f"the ledger at {path} has schema version {found}, and this lotwise knows versions up to {known}; "
+            "it was left as it is. Install a newer lotwise",
+            path,
+            found,
+            known,
+        )
+
+
+class LedgerDamaged(LedgerError, RuntimeError):
+    """The ledger's file or one of its parts cannot be read."""
+
+    def __init__(self, message: str, path: object) -> None:
+        super().__init__(message)
+        self.path = path
+
+    @classmethod
+    def at(cls, path: object, what: str) -> LedgerDamaged:
+        return cls(
+            f"the ledger at {path} is damaged ({what}); it was left as it is. Restore it and its .wal from a copy",
+            path,
+        )
+
+
+class LedgerLocked(LedgerError, TimeoutError):
+    """Another program holds the ledger's DuckDB file open without lotwise's own lock."""
+
+    def __init__(self, message: str, path: object, pid: int | None) -> None:
+        super().__init__(message)
+        self.path, self.pid = path, pid
+
+    @classmethod
+    def by(cls, path: object, pid: int | None) -> LedgerLocked:
+        who = f"process {pid}" if pid is not None else "another process"
+        return cls(
+            f"{path} is held open by {who}, which is not using lotwise's lock; close it there, or read through "
+            "`lotwise ledger sql` or a `lotwise ledger export`, which hold it for moments only",
+            path,
+            pid,
+        )
+
+
+class LedgerInconsistent(LedgerError, AssertionError):
+    """An invariant of the ledger does not hold: a defect of lotwise, or a ledger that was edited by hand."""
+
+    def __init__(self, message: str, facts: dict[str, object]) -> None:
+        super().__init__(message)
+        self.facts = facts
+
+    @classmethod
+    def of(cls, what: str, **facts: object) -> LedgerInconsistent:
+        told = ", ".join(f"{name}={value}" for name, value in facts.items())
+        return cls(f"{what} ({told}); nothing was changed. Run `lotwise ledger verify`", facts)
+
+
+# --- What a model or an executor needs: the person at the keyboard acts -------------------------------------------
+
+
+class MissingExtra(LotwiseError, ImportError):
+    """An optional package is not installed."""
+
+    def __init__(self, message: str, extra: str, module: str) -> None:
+        super().__init__(message)
+        self.extra, self.module = extra, module
+
+    @classmethod
+    def of(cls, extra: str, module: str) -> MissingExtra:
+        """Name the `module` that is missing and the `extra` of lotwise that brings it."""
+        return cls(f'{module} is not installed; run: pip install "lotwise[{extra}]"', extra, module)
+
+
+class UnknownModel(LotwiseError, LookupError):
+    """A provider's executor knows no such model."""
+
+    def __init__(self, message: str, name: str, nearest_names: list[str]) -> None:
+        super().__init__(message)
+        self.name, self.nearest = name, nearest_names
+
+    @classmethod
+    def from_name(cls, provider: str, name: str, available: Iterable[str]) -> UnknownModel:
+        """Refuse `name` and offer the nearest of the `available` models."""
+        known = list(available)
+        close = nearest(name, known) or known[:3]
+        return cls(f"{provider} knows no model {name!r}; use {' or '.join(map(repr, close))}", name, close)
+
+
+class UnknownParameter(LotwiseError, ValueError):
+    """A sampling parameter that the executor does not know, or a value that it cannot take."""
+
+    def __init__(self, message: str, names: list[str], nearest_names: list[str]) -> None:
+        super().__init__(message)
+        self.names, self.nearest = names, nearest_names
+
+    @classmethod
+    def from_names(cls, provider: str, names: Iterable[str], available: Iterable[str]) -> UnknownParameter:
+        """Refuse `names` and offer the nearest of the `available` parameters."""
+        unknown, known = sorted(names), sorted(available)
+        close = list(dict.fromkeys(near for name in unknown for near in nearest(name, known)))
+        hint = f"did you mean {' or '.join(close)}?" if close else f"it knows {', '.join(known)}"
+        return cls(f"{provider} knows no parameter {', '.join(unknown)}; {hint}", unknown, close)
+
+    @classmethod
+    def bad_value(cls, provider: str, name: str, value: object, takes: str) -> UnknownParameter:
+        """Refuse the `value` of a known parameter and say what it `takes`."""
+        return cls(f"{provider} takes {takes} for {name}, not {value!r}", [name], [])
+
+
+class ModelWeightsMissing(LotwiseError, FileNotFoundError):
+    """The weights of a local model are not on this machine."""
+
+    def __init__(self, message: str, path: object) -> None:
+        super().__init__(message)
+        self.path = path
+
+    @classmethod
+    def at(cls, path: object) -> ModelWeightsMissing:
+        """Name the place where the weights were looked for, and the command that brings them."""
+        return cls(f"there are no model weights at {path}; run: lotwise fetch-model", path)
+
+
+class ModelDownloadFailed(LotwiseError, RuntimeError):
+    """The weights could not be fetched; `tried` names each way and why it failed."""
+
+    def __init__(self, message: str, tried: list[tuple[str, str]]) -> None:
+        super().__init__(message)
+        self.tried = tried
+
+    @classmethod
+    def after(cls, what: str, tried: list[tuple[str, str]]) -> ModelDownloadFailed:
+        """Report the ways `tried`, in order."""
+        told = "".join(f"\n  {way}: {why}" for way, why in tried)
+        return cls(f"{what} could not be fetched. Tried, in this order:{told}", tried)
