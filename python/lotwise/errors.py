@@ -283,3 +283,130 @@ class ModelDownloadFailed(LotwiseError, RuntimeError):
         """Report the ways `tried`, in order."""
         told = "".join(f"\n  {way}: {why}" for way, why in tried)
         return cls(f"{what} could not be fetched. Tried, in this order:{told}", tried)
+
+
+# --- The model= argument, its provider and its account: told before anything is sent -------------------------------
+
+
+class UnknownProvider(LotwiseError, LookupError):
+    """No executor answers to the provider in ``model="provider:model"``."""
+
+    def __init__(self, message: str, provider: str, available: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.provider, self.available = provider, available
+
+    @classmethod
+    def of(cls, provider: str, available: Iterable[str]) -> UnknownProvider:
+        names = tuple(sorted(available))
+        close = nearest(provider, names)
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(names)}"
+        return cls(
+            f"no provider {provider!r}; {hint} A model is written provider:model, as in openai:gpt-5-mini",
+            provider,
+            names,
+        )
+
+
+class UnknownModel(LotwiseError, LookupError):
+    """The provider says that this account has no such model."""
+
+    def __init__(self, message: str, provider: str, model: str, close: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.provider, self.model, self.close = provider, model, close
+
+    @classmethod
+    def of(cls, provider: str, model: str, available: Iterable[str]) -> UnknownModel:
+        close = tuple(nearest(model, available))
+        hint = f"the nearest that it has: {', '.join(close)}" if close else "check its name with the provider"
+        return cls(f"{provider} has no model {model!r} for this account; {hint}", provider, model, close)
+
+
+class MissingExtra(LotwiseError, ImportError):
+    """The package that speaks to this provider is not installed."""
+
+    def __init__(self, message: str, provider: str, extra: str) -> None:
+        super().__init__(message)
+        self.provider, self.extra = provider, extra
+
+    @classmethod
+    def of(cls, provider: str, extra: str) -> MissingExtra:
+        return cls(
+            f'provider {provider!r} needs a package that is not installed: pip install "lotwise[{extra}]"',
+            provider,
+            extra,
+        )
+
+
+class MissingCredentials(LotwiseError, PermissionError):
+    """There is no key for this provider, or the provider does not take the one there is."""
+
+    def __init__(self, message: str, provider: str, variable: str, refused: bool) -> None:
+        super().__init__(message)
+        self.provider, self.variable, self.refused = provider, variable, refused
+
+    @classmethod
+    def unset(cls, provider: str, variable: str) -> MissingCredentials:
+        return cls(f"no credentials for {provider}: set {variable}", provider, variable, False)
+
+    @classmethod
+    def refused_by(cls, provider: str, variable: str, code: str) -> MissingCredentials:
+        return cls(
+            f"{provider} did not take the credentials in {variable}: {code}; check that the key is of the account "
+            "and project that you mean",
+            provider,
+            variable,
+            True,
+        )
+
+
+class UnsupportedParameter(LotwiseError, ValueError):
+    """`params` names something that this executor sets itself or cannot carry."""
+
+    def __init__(self, message: str, provider: str, name: str) -> None:
+        super().__init__(message)
+        self.provider, self.name = provider, name
+
+    @classmethod
+    def of(cls, provider: str, name: str, reason: str) -> UnsupportedParameter:
+        return cls(f"{provider}: params may not hold {name!r}: {reason}", provider, name)
+
+
+class UnsupportedSchema(LotwiseError, ValueError):
+    """The provider cannot be sent this JSON Schema in any form."""
+
+    def __init__(self, message: str, provider: str, path: str) -> None:
+        super().__init__(message)
+        self.provider, self.path = provider, path
+
+    @classmethod
+    def at(cls, provider: str, path: str, reason: str) -> UnsupportedSchema:
+        return cls(f"{provider} cannot take this schema: at {path or '/'}: {reason}", provider, path)
+
+
+class BatchUnsupported(LotwiseError, ValueError):
+    """What answers at this address has no batch endpoint."""
+
+    def __init__(self, message: str, provider: str) -> None:
+        super().__init__(message)
+        self.provider = provider
+
+    @classmethod
+    def by(cls, provider: str, code: str) -> BatchUnsupported:
+        return cls(
+            f'what answers for {provider} has no batch endpoint ({code}); use tier="interactive"', provider
+        )
+
+
+class ResultsGone(ExecutorError, LookupError):
+    """The batch is known, its results are not there (any more).
+
+    One 404 is no proof: a list or a file may lag behind. The engine asks again before it believes.
+    """
+
+    def __init__(self, message: str, batch_id: str, reason: str) -> None:
+        super().__init__(message)
+        self.batch_id, self.reason = batch_id, reason
+
+    @classmethod
+    def of(cls, batch_id: str, reason: str) -> ResultsGone:
+        return cls(f"the results of batch {batch_id!r} cannot be read: {reason}", batch_id, reason)
