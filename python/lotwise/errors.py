@@ -234,7 +234,8 @@ class UnknownModel(LotwiseError, LookupError):
         """Refuse `name` and offer the nearest of the `available` models."""
         known = list(available)
         close = nearest(name, known) or known[:3]
-        return cls(f"{provider} knows no model {name!r}; use {' or '.join(map(repr, close))}", name, close)
+        hint = f"use {' or '.join(map(repr, close))}" if close else "look up its name with the provider"
+        return cls(f"{provider} knows no model {name!r}; {hint}", name, close)
 
 
 class UnknownParameter(LotwiseError, ValueError):
@@ -285,7 +286,7 @@ class ModelDownloadFailed(LotwiseError, RuntimeError):
         return cls(f"{what} could not be fetched. Tried, in this order:{told}", tried)
 
 
-# --- The model= argument, its provider and its account: told before anything is sent -------------------------------
+# --- The model= argument, its provider and its account: told before anything is sent ------------------
 
 
 class UnknownProvider(LotwiseError, LookupError):
@@ -307,36 +308,6 @@ class UnknownProvider(LotwiseError, LookupError):
         )
 
 
-class UnknownModel(LotwiseError, LookupError):
-    """The provider says that this account has no such model."""
-
-    def __init__(self, message: str, provider: str, model: str, close: tuple[str, ...]) -> None:
-        super().__init__(message)
-        self.provider, self.model, self.close = provider, model, close
-
-    @classmethod
-    def of(cls, provider: str, model: str, available: Iterable[str]) -> UnknownModel:
-        close = tuple(nearest(model, available))
-        hint = f"the nearest that it has: {', '.join(close)}" if close else "check its name with the provider"
-        return cls(f"{provider} has no model {model!r} for this account; {hint}", provider, model, close)
-
-
-class MissingExtra(LotwiseError, ImportError):
-    """The package that speaks to this provider is not installed."""
-
-    def __init__(self, message: str, provider: str, extra: str) -> None:
-        super().__init__(message)
-        self.provider, self.extra = provider, extra
-
-    @classmethod
-    def of(cls, provider: str, extra: str) -> MissingExtra:
-        return cls(
-            f'provider {provider!r} needs a package that is not installed: pip install "lotwise[{extra}]"',
-            provider,
-            extra,
-        )
-
-
 class MissingCredentials(LotwiseError, PermissionError):
     """There is no key for this provider, or the provider does not take the one there is."""
 
@@ -351,8 +322,8 @@ class MissingCredentials(LotwiseError, PermissionError):
     @classmethod
     def refused_by(cls, provider: str, variable: str, code: str) -> MissingCredentials:
         return cls(
-            f"{provider} did not take the credentials in {variable}: {code}; check that the key is of the account "
-            "and project that you mean",
+            f"{provider} did not take the credentials in {variable} ({code}); check that the key is of the "
+            "account and project that you mean",
             provider,
             variable,
             True,
@@ -410,3 +381,191 @@ class ResultsGone(ExecutorError, LookupError):
     @classmethod
     def of(cls, batch_id: str, reason: str) -> ResultsGone:
         return cls(f"the results of batch {batch_id!r} cannot be read: {reason}", batch_id, reason)
+
+
+# --- The call: what the user wrote cannot work, told before anything is sent --------------------------------------
+
+
+def _named(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+def _hint(missing: Iterable[str], available: Iterable[str]) -> str:
+    """Say which of `available` the `missing` names were probably meant to be; all of them when few, else nothing."""
+    available = list(available)
+    near = list(dict.fromkeys(found for name in missing for found in nearest(name, available)))
+    if near:
+        return f"; did you mean {_named(near)}?"
+    if 0 < len(available) <= 12:
+        return f"; there are {_named(available)}"
+    return "; nothing there is spelled alike" if available else "; there are none"
+
+
+class UnknownColumn(LotwiseError, LookupError):
+    """A template, an example or a check names a column that is not there."""
+
+    def __init__(self, message: str, *, missing: tuple[str, ...], available: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.missing, self.available = missing, available
+
+    @classmethod
+    def from_names(
+        cls, missing: Iterable[str], available: Iterable[str], *, where: str = "the prompt"
+    ) -> UnknownColumn:
+        """Build from the names asked for and those that exist; `where` says who asked."""
+        missing, available = tuple(missing), tuple(available)
+        noun = "column" if len(missing) == 1 else "columns"
+        message = f"{where} names {noun} {_named(missing)}, not found{_hint(missing, available)}"
+        return cls(message, missing=missing, available=available)
+
+
+class EmptyTemplate(LotwiseError, ValueError):
+    """A prompt template that holds nothing but white space."""
+
+    @classmethod
+    def from_text(cls) -> EmptyTemplate:
+        """Build; there is nothing to tell of an empty text."""
+        return cls("the prompt is empty; write what the model shall do, with {column} where a column's text goes")
+
+
+class BadTemplate(LotwiseError, ValueError):
+    """A prompt template whose braces do not pair up. `position` counts characters from 0."""
+
+    def __init__(self, message: str, *, position: int, reason: str) -> None:
+        super().__init__(message)
+        self.position, self.reason = position, reason
+
+    @classmethod
+    def at(cls, text: str, position: int, reason: str) -> BadTemplate:
+        """Build from the template and the place of the fault in it."""
+        line = text.count("\n", 0, position) + 1
+        column = position - (text.rfind("\n", 0, position) + 1) + 1
+        message = (
+            f"the prompt has {reason} at line {line}, column {column}; "
+            "write {column} for a column's text and {{ or }} for a brace"
+        )
+        return cls(message, position=position, reason=reason)
+
+
+class UnrenderableColumn(LotwiseError, TypeError):
+    """A column whose dtype has no text, such as Binary, alone or inside a list or struct."""
+
+    def __init__(self, message: str, *, column: str, dtype: str, inner: str) -> None:
+        super().__init__(message)
+        self.column, self.dtype, self.inner = column, dtype, inner
+
+    @classmethod
+    def from_dtype(cls, column: str, dtype: object, inner: object) -> UnrenderableColumn:
+        """Build from the column, its dtype, and the part of the dtype that has no text."""
+        held = f"{dtype}" if f"{inner}" == f"{dtype}" else f"{dtype}, which holds {inner}"
+        message = (
+            f"column {column!r} is {held} and has no text; "
+            "decode it to a String column, or drop that field, before it goes into a prompt"
+        )
+        return cls(message, column=column, dtype=str(dtype), inner=str(inner))
+
+
+class UntranslatableSchema(LotwiseError, TypeError):
+    """A schema that cannot be said both to a model and to Polars. `path` leads to the part at fault; "" is the root."""
+
+    def __init__(self, message: str, *, path: str, reason: str) -> None:
+        super().__init__(message)
+        self.path, self.reason = path, reason
+
+    @classmethod
+    def at(cls, path: str, reason: str) -> UntranslatableSchema:
+        """Build from the path (``address.geo[].x``) and the reason, which ends in what to write instead."""
+        return cls(f"the schema cannot be used at {path or 'its root'}: {reason}", path=path, reason=reason)
+
+
+class BadExample(LotwiseError, ValueError):
+    """A few-shot example whose answer does not have the schema's shape. `path` leads to the part at fault."""
+
+    def __init__(self, message: str, *, path: str, reason: str) -> None:
+        super().__init__(message)
+        self.path, self.reason = path, reason
+
+    @classmethod
+    def at(cls, path: str, reason: str) -> BadExample:
+        """Build from the path into the answer and the reason; neither holds a value."""
+        return cls(f"an example's answer is wrong at {path or 'its root'}: {reason}", path=path, reason=reason)
+
+    @classmethod
+    def unknown(cls, path: str, name: str, available: Iterable[str]) -> BadExample:
+        """Build from a name that the schema does not know there."""
+        return cls.at(path, f"the schema has no {name!r}{_hint([name], available)}")
+
+
+class OutputClash(LotwiseError, ValueError):
+    """A new column would take the name of one that the frame already has."""
+
+    def __init__(self, message: str, *, clashing: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.clashing = clashing
+
+    @classmethod
+    def from_names(cls, clashing: Iterable[str]) -> OutputClash:
+        """Build from the names that are taken."""
+        clashing = tuple(clashing)
+        noun = "a column" if len(clashing) == 1 else "columns"
+        message = (
+            f"the frame already has {noun} named {_named(clashing)}; "
+            "pass prefix= to name all new columns otherwise, or rename or drop the old"
+        )
+        return cls(message, clashing=clashing)
+
+
+class BadParams(LotwiseError, ValueError):
+    """A value in ``params=``, a message or an example that cannot be written as JSON, so has no key."""
+
+    def __init__(self, message: str, *, path: str, kind: str) -> None:
+        super().__init__(message)
+        self.path, self.kind = path, kind
+
+    @classmethod
+    def at(cls, path: str, kind: str) -> BadParams:
+        """Build from where the value stands and what it is."""
+        message = (
+            f"{path} is {kind}; only text, finite numbers, booleans, None, lists and dicts with text keys can be sent"
+        )
+        return cls(message, path=path, kind=kind)
+
+
+class CheckFailedToRun(LotwiseError, RuntimeError):
+    """A rule of ``check=``, or a model's own validator, raised or gave something that is no verdict.
+
+    `check` names the rule and `fault` the kind of failure: a class name or a dtype, never a message, since a message
+    may quote an answer.
+    """
+
+    def __init__(self, message: str, *, check: str, fault: str) -> None:
+        super().__init__(message)
+        self.check, self.fault = check, fault
+
+    @classmethod
+    def raised(cls, check: str, error: BaseException) -> CheckFailedToRun:
+        """Build from the rule and what it raised."""
+        fault = type(error).__name__
+        message = f"check {check!r} raised {fault}; a rule gives true or false for every answer of the schema's shape"
+        return cls(message, check=check, fault=fault)
+
+    @classmethod
+    def gave(cls, check: str, got: str, wanted: str) -> CheckFailedToRun:
+        """Build from the rule, what it gave and what was wanted."""
+        return cls(f"check {check!r} gave {got}; wanted {wanted}", check=check, fault=got)
+
+
+class UnreadableValue(LotwiseError, ValueError):
+    """Stored values do not fit the schema that they are read with; `column` is one of its names, or None."""
+
+    def __init__(self, message: str, *, column: str | None, rows: int | None) -> None:
+        super().__init__(message)
+        self.column, self.rows = column, rows
+
+    @classmethod
+    def in_column(cls, column: str | None, rows: int | None) -> UnreadableValue:
+        """Build from the column and the number of rows that do not fit, where known."""
+        what = "values" if rows is None else f"{rows} values"
+        where = "" if column is None else f" of column {column!r}"
+        message = f"{what}{where} do not fit the schema; judge the stored results again with this schema"
+        return cls(message, column=column, rows=rows)

@@ -1,6 +1,7 @@
 """Executors by name: ``provider:model`` picks one file, which is imported only then.
 
-No provider's package is imported before a model of it is named, so that an environment without it works for the rest.
+No provider's package is imported before a model of it is named, so that an environment without it works for
+the rest.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def _import(provider: str, entry: _Provider, class_name: str) -> Callable[..., E
     except ModuleNotFoundError as fault:
         if fault.name is None or fault.name.partition(".")[0] not in entry.packages:
             raise
-        absent = MissingExtra.of(provider, entry.extra)
+        absent = MissingExtra.of(entry.extra, fault.name)
     if absent is not None:
         raise absent
     made: Callable[..., Executor] = getattr(module, class_name)
