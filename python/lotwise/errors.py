@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from decimal import Decimal
 
 
 class LotwiseError(Exception):
@@ -569,3 +570,70 @@ class UnreadableValue(LotwiseError, ValueError):
         where = "" if column is None else f" of column {column!r}"
         message = f"{what}{where} do not fit the schema; judge the stored results again with this schema"
         return cls(message, column=column, rows=rows)
+
+
+class LedgerDiskFull(LedgerError, OSError):
+    """The disk that the ledger lies on is full. What was committed is safe; the last transaction did not happen."""
+
+    def __init__(self, message: str, path: object) -> None:
+        super().__init__(message)
+        self.path = path
+
+    @classmethod
+    def at(cls, path: object) -> LedgerDiskFull:
+        return cls(f"no space left for the ledger at {path}; free some and call again, nothing is lost", path)
+
+
+class LedgerStatementFailed(LedgerError, RuntimeError):
+    """DuckDB refused one of lotwise's own statements: a defect of lotwise."""
+
+    def __init__(self, message: str, name: str, kind: str) -> None:
+        super().__init__(message)
+        self.name, self.kind = name, kind
+
+    @classmethod
+    def of(cls, name: str, kind: str) -> LedgerStatementFailed:
+        return cls(f"the ledger statement {name!r} failed with {kind}; the transaction was rolled back", name, kind)
+
+
+class ClaimLost(LedgerError, RuntimeError):
+    """Another process took some of the same requests, or the same shard, first. Nothing was changed; look again."""
+
+    def __init__(self, what: str, asked: int, got: int) -> None:
+        super().__init__(f"{what}: asked for {asked}, {got} were still free; the transaction was rolled back")
+        self.what, self.asked, self.got = what, asked, got
+
+
+class ForkedLedger(LedgerError, RuntimeError):
+    """A ledger that was opened before a fork was used in the child. DuckDB connections do not survive a fork."""
+
+    def __init__(self, message: str, opened_by: int, used_by: int) -> None:
+        super().__init__(message)
+        self.opened_by, self.used_by = opened_by, used_by
+
+    @classmethod
+    def of(cls, opened_by: int, used_by: int) -> ForkedLedger:
+        return cls(
+            f"this ledger was opened by process {opened_by} and is used in {used_by} after a fork; "
+            "open it again in the child, or start workers with the spawn method",
+            opened_by,
+            used_by,
+        )
+
+
+class BudgetTooSmall(LedgerError, ValueError):
+    """A shard's upper bound does not fit what is left of the budget. Nothing was reserved."""
+
+    def __init__(self, message: str, budget_usd: Decimal, committed_usd: Decimal, asked_usd: Decimal) -> None:
+        super().__init__(message)
+        self.budget_usd, self.committed_usd, self.asked_usd = budget_usd, committed_usd, asked_usd
+
+    @classmethod
+    def of(cls, budget_usd: Decimal, committed_usd: Decimal, asked_usd: Decimal) -> BudgetTooSmall:
+        return cls(
+            f"up to ${asked_usd} more does not fit a budget of ${budget_usd}, of which ${committed_usd} is spent or "
+            "reserved",
+            budget_usd,
+            committed_usd,
+            asked_usd,
+        )
