@@ -637,3 +637,19 @@ class BudgetTooSmall(LedgerError, ValueError):
             committed_usd,
             asked_usd,
         )
+
+
+class BadPrices(LotwiseError, ValueError):
+    """The `prices=` of a call cannot be used."""
+
+    def __init__(self, message: str, names: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.names = names
+
+    @classmethod
+    def of(cls, name: str, what: str) -> BadPrices:
+        return cls(f"prices: {name} {what}; give US dollars a million tokens at the standard tier", (name,))
+
+    @classmethod
+    def unknown(cls, names: list[str], known: tuple[str, ...]) -> BadPrices:
+        return cls(f"prices: unknown {', '.join(names)}; known are {', '.join(known)}", tuple(names))
