@@ -653,3 +653,21 @@ class BadPrices(LotwiseError, ValueError):
     @classmethod
     def unknown(cls, names: list[str], known: tuple[str, ...]) -> BadPrices:
         return cls(f"prices: unknown {', '.join(names)}; known are {', '.join(known)}", tuple(names))
+
+
+class AccountMismatch(LotwiseError, PermissionError):
+    """A shard was sent under another account than the one that is configured now."""
+
+    def __init__(self, message: str, shard: str, sent_under: str, here: str) -> None:
+        super().__init__(message)
+        self.shard, self.sent_under, self.here = shard, sent_under, here
+
+    @classmethod
+    def of(cls, shard: str, sent_under: str, here: str) -> AccountMismatch:
+        return cls(
+            f"shard {shard} was sent under account {sent_under}, and this process uses {here}; nothing can be "
+            "concluded from what this account sees. Use the first account's key to go on with it",
+            shard,
+            sent_under,
+            here,
+        )
