@@ -1,8 +1,9 @@
 """What the emulated model answers: a pure function of the request body.
 
-The same body always gives the same answer and the same usage, so a test can compute what must stand in a frame.
-With a JSON Schema on the wire the answer satisfies it, each value picked by a hash of the user's text and the
-value's path; without one the answer echoes the user's text.  Dialects are told apart by the body's own fields.
+The same body always gives the same answer and the same usage, so a test can compute what must stand in a
+frame.  With a JSON Schema on the wire the answer satisfies it, each value picked by a hash of the user's text
+and the value's path; without one the answer echoes the user's text.  Dialects are told apart by the body's
+own fields.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ Dialect = Literal["chat", "responses", "messages"]
 Json = dict[str, Any]
 
 BYTES_PER_TOKEN = 4
+
+# json.dumps builds an encoder a call where its options are not the defaults; a batch has 25,000 rows.
+COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+CANONICAL = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 
 __all__ = ["Answer", "Dialect", "Tokens", "UnsupportedSchema", "answer_text", "body_digest", "tokens_of"]
 
@@ -42,8 +47,7 @@ class Answer:
 
 def body_digest(body: Json) -> str:
     """Return SHA-256 over the body's canonical JSON: what makes two sent bodies the same request."""
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return sha256(CANONICAL(body).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def user_text(body: Json, dialect: Dialect) -> str:
@@ -61,7 +65,9 @@ def user_text(body: Json, dialect: Dialect) -> str:
 def _texts(content: Any) -> list[str]:
     if isinstance(content, str):
         return [content]
-    return [part["text"] for part in content or () if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    return [
+        part["text"] for part in content or () if isinstance(part, dict) and isinstance(part.get("text"), str)
+    ]
 
 
 def wire_schema(body: Json, dialect: Dialect) -> Json | None:
@@ -97,7 +103,7 @@ def answer_text(body: Json, dialect: Dialect, *, echo: bool = False) -> str:
         return user
     seed = blake2b(user.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     value = SchemaValues(schema, seed, echo=user if echo else None).value()
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return COMPACT(value)
 
 
 def input_tokens(body: Json, dialect: Dialect, *, worst: bool = False) -> int:
@@ -112,17 +118,23 @@ def input_tokens(body: Json, dialect: Dialect, *, worst: bool = False) -> int:
     size += sum(_size(text) for text in _texts(extra))
     schema = wire_schema(body, dialect)
     if schema is not None:
-        size += len(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
+        size += _size(COMPACT(schema))
     return max(1, size if worst else -(-size // BYTES_PER_TOKEN))
 
 
 def tokens_of(
-    body: Json, dialect: Dialect, text: str, *, cached_fraction: float = 0.0, worst: bool = False, cut: bool = False
+    body: Json,
+    dialect: Dialect,
+    text: str,
+    *,
+    cached_fraction: float = 0.0,
+    worst: bool = False,
+    cut: bool = False,
 ) -> Tokens:
     """Return the usage of an answer.
 
-    Four bytes are one token; with `worst` each input byte is a token and the output fills its cap, the most that a
-    budget must have reserved.  A cut answer has used its whole cap.
+    Four bytes are one token; with `worst` each input byte is a token and the output fills its cap, the most
+    that a budget must have reserved.  A cut answer has used its whole cap.
     """
     read = input_tokens(body, dialect, worst=worst)
     cap = max_tokens(body, dialect)

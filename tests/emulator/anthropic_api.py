@@ -11,7 +11,7 @@ from emulator.answers import Json, input_tokens
 from emulator.clock import rfc3339
 from emulator.http_values import Call, HttpError, Reply, Route
 from emulator.openai_wire import ident
-from emulator.provider import Batch, NewBatch
+from emulator.records import Batch, NewBatch
 
 CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 MAX_REQUESTS = 100_000
@@ -41,7 +41,9 @@ def create_batch(call: Call) -> Reply:
         raise HttpError(413, f"Request exceeds the maximum size of {most} bytes", code="request_too_large")
     requests = call.json().get("requests")
     _check(requests, faults.max_requests or MAX_REQUESTS)
-    if faults.credit_blocks_create and provider.out_of_credit(caller.project, provider.now()):
+    if faults.credit_blocks_create and provider.conditions.out_of_credit(
+        caller.project, provider.conditions.now()
+    ):
         raise HttpError(402, "Your credit balance is too low to access the API.", code="billing_error")
     path = provider.state.folder / "uploads" / f"{provider.state.next('upload')}.jsonl"
     rows: list[tuple[str, int, int]] = []
@@ -62,10 +64,10 @@ def create_batch(call: Call) -> Reply:
         enqueued_tokens=tokens,
     )
     with provider.state.transaction():
-        over = provider.over_queue(new)
+        over = provider.batches.over_queue(new)
         if over is not None:
             raise HttpError(429, f"Number of {over[0]} in the queue would exceed {over[1]}")
-        batch = provider.create_batch(new)
+        batch = provider.batches.create(new)
     return Reply.of(_batch(call, batch))
 
 
@@ -79,7 +81,9 @@ def _check(requests: Any, most: int) -> None:
     for n, request in enumerate(requests):
         custom_id = request.get("custom_id") if isinstance(request, dict) else None
         if not isinstance(custom_id, str) or not CUSTOM_ID.fullmatch(custom_id):
-            raise HttpError(400, f"requests.{n}.custom_id: String should match pattern '^{CUSTOM_ID.pattern}$'")
+            raise HttpError(
+                400, f"requests.{n}.custom_id: String should match pattern '^{CUSTOM_ID.pattern}$'"
+            )
         if custom_id in seen:
             raise HttpError(400, f"requests.{n}.custom_id: must be unique within the batch")
         seen.add(custom_id)
@@ -88,7 +92,7 @@ def _check(requests: Any, most: int) -> None:
 
 
 def _found_batch(call: Call) -> Batch:
-    found = call.provider.find_batch("anthropic", call.caller, call.ids[0])
+    found = call.provider.batches.find("anthropic", call.caller, call.ids[0])
     if found is None:
         raise HttpError(404, f"Message batch {call.ids[0]} not found")
     return found
@@ -96,13 +100,13 @@ def _found_batch(call: Call) -> Batch:
 
 def _archived_at(call: Call, batch: Batch) -> float | None:
     file = call.provider.state.row("SELECT expires_at FROM file WHERE id = ?", (batch["output_file_id"],))
-    if file is not None and file["expires_at"] <= call.provider.now():
+    if file is not None and file["expires_at"] <= call.provider.conditions.now():
         return float(file["expires_at"])
     return None
 
 
 def _batch(call: Call, batch: Batch) -> Json:
-    shown, since, stage = call.provider.shown, batch.standing.since, batch.standing.stage
+    shown, since, stage = call.provider.conditions.shown, batch.standing.since, batch.standing.stage
     ended, total = batch.standing.final, batch["rows"]
     status = "ended" if ended else "canceling" if stage == "cancelling" else "in_progress"
     if stage == "in_progress" and "unknown_state" in batch.faults:
@@ -140,7 +144,7 @@ def retrieve_batch(call: Call) -> Reply:
 
 def list_batches(call: Call) -> Reply:
     """GET /v1/messages/batches"""
-    page, more = call.provider.list_batches(
+    page, more = call.provider.batches.list(
         "anthropic",
         call.caller,
         limit=call.integer("limit", 20, 1000),
@@ -157,7 +161,7 @@ def cancel_batch(call: Call) -> Reply:
     batch = _found_batch(call)
     if batch.standing.final:
         raise HttpError(400, "Message batch has already ended")
-    return Reply.of(_batch(call, call.provider.cancel(batch)))
+    return Reply.of(_batch(call, call.provider.batches.cancel(batch)))
 
 
 def delete_batch(call: Call) -> Reply:
@@ -172,13 +176,15 @@ def delete_batch(call: Call) -> Reply:
 def results(call: Call) -> Reply:
     """GET /v1/messages/batches/{id}/results"""
     batch = _found_batch(call)
-    file = call.provider.find_file(call.caller, batch["output_file_id"] or "")
+    file = call.provider.files.find(
+        call.caller, batch["output_file_id"] or "", call.provider.conditions.now()
+    )
     if file is None:
         raise HttpError(404, f"No results available for message batch {batch['id']}")
     return Reply(
         content_type="application/x-jsonl",
         path=call.provider.state.folder / file["path"],
-        spans=tuple(call.provider.spans_to_send(file)),
+        spans=tuple(call.provider.files.spans_to_send(file)),
     )
 
 
@@ -198,7 +204,13 @@ def create_message(call: Call) -> Reply:
 
 
 def _model(name: str) -> Json:
-    return {"id": name, "type": "model", "display_name": name, "created_at": "2026-01-01T00:00:00Z", "lifecycle": "active"}
+    return {
+        "id": name,
+        "type": "model",
+        "display_name": name,
+        "created_at": "2026-01-01T00:00:00Z",
+        "lifecycle": "active",
+    }
 
 
 def list_models(call: Call) -> Reply:
@@ -219,11 +231,33 @@ BATCHES = "/v1/messages/batches"
 ROUTES = (
     Route(method="POST", pattern=BATCHES, endpoint="anthropic.batches.create", answer=create_batch),
     Route(method="GET", pattern=BATCHES, endpoint="anthropic.batches.list", answer=list_batches),
-    Route(method="GET", pattern=BATCHES + "/([^/]+)", endpoint="anthropic.batches.retrieve", answer=retrieve_batch),
-    Route(method="DELETE", pattern=BATCHES + "/([^/]+)", endpoint="anthropic.batches.delete", answer=delete_batch),
-    Route(method="POST", pattern=BATCHES + "/([^/]+)/cancel", endpoint="anthropic.batches.cancel", answer=cancel_batch),
-    Route(method="GET", pattern=BATCHES + "/([^/]+)/results", endpoint="anthropic.batches.results", answer=results),
+    Route(
+        method="GET",
+        pattern=BATCHES + "/([^/]+)",
+        endpoint="anthropic.batches.retrieve",
+        answer=retrieve_batch,
+    ),
+    Route(
+        method="DELETE",
+        pattern=BATCHES + "/([^/]+)",
+        endpoint="anthropic.batches.delete",
+        answer=delete_batch,
+    ),
+    Route(
+        method="POST",
+        pattern=BATCHES + "/([^/]+)/cancel",
+        endpoint="anthropic.batches.cancel",
+        answer=cancel_batch,
+    ),
+    Route(
+        method="GET",
+        pattern=BATCHES + "/([^/]+)/results",
+        endpoint="anthropic.batches.results",
+        answer=results,
+    ),
     Route(method="POST", pattern="/v1/messages", endpoint="anthropic.messages.create", answer=create_message),
     Route(method="GET", pattern="/v1/models", endpoint="anthropic.models.list", answer=list_models),
-    Route(method="GET", pattern="/v1/models/(.+)", endpoint="anthropic.models.retrieve", answer=retrieve_model),
+    Route(
+        method="GET", pattern="/v1/models/(.+)", endpoint="anthropic.models.retrieve", answer=retrieve_model
+    ),
 )

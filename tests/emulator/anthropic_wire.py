@@ -1,6 +1,7 @@
 """The shapes that Anthropic puts on the wire: message batches, result lines and messages.
 
-Pure functions from facts to JSON values; a row's result type and inner error type follow from its outcome alone.
+Pure functions from facts to JSON values; a row's result type and inner error type follow from its outcome
+alone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ STOP_REASONS = {
     "needs_continuation": "pause_turn",
     "refused": "refusal",
 }
-ERROR_TYPES = {status: kind for status, kind in FAILURES.values()} | {404: "not_found_error"}
+ERROR_TYPES = dict(FAILURES.values()) | {404: "not_found_error"}
 
 
 def failure(kind: str, message: str, request_id: str | None) -> Json:

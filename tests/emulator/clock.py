@@ -1,8 +1,8 @@
 """Provider time: real time multiplied by a speed and moved by hand.
 
-Seconds of provider time pass `speed` times as fast as real seconds; with speed 0 the clock stands still until it
-is advanced, so that a test decides every moment.  The anchors are plain numbers, kept by the state on disk, so a
-restarted emulator goes on with the same clock.
+Seconds of provider time pass `speed` times as fast as real seconds; with speed 0 the clock stands still until
+it is advanced, so that a test decides every moment.  The anchors are plain numbers, kept by the state on
+disk, so a restarted emulator goes on with the same clock.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the emulated provider does wrong, and when: plain values that travel as JSON.
 
-Rows, batches and HTTP calls have one kind of fault each, with selectors that are deterministic by seed.  `Faults`
-gathers them with the settings of the provider (durations, limits, accounts); it is replaced as a whole or in part
-while the emulator runs, and what was processed before keeps its outcome.
+Rows, batches and HTTP calls have one kind of fault each, with selectors that are deterministic by seed.
+`Faults` gathers them with the settings of the provider (durations, limits, accounts); it is replaced as a
+whole or in part while the emulator runs, and what was processed before keeps its outcome.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ ANSWERED = frozenset({
 })  # fmt: skip
 UNANSWERED = frozenset({
     "bad_request", "not_found", "too_large", "unprocessable", "rate_limited", "server_error", "overloaded",
-    "timeout", "conflict", "request_timeout", "status_zero", "empty_body", "model_failed", "expired", "canceled",
-    "insufficient_quota", "authentication", "permission", "model_not_found", "unknown_type",
+    "timeout", "conflict", "request_timeout", "status_zero", "empty_body", "model_failed", "expired",
+    "canceled", "insufficient_quota", "authentication", "permission", "model_not_found", "unknown_type",
 })  # fmt: skip
 BILLED = ANSWERED
 OUTCOMES = ANSWERED | UNANSWERED
@@ -31,10 +31,12 @@ DRESSES = frozenset({"line_separator", "flat_error"})
 
 BATCH_KINDS = frozenset({
     "fail", "stall", "unknown_state", "null_counts", "duration", "slow_finalize", "slow_cancel", "list_lag",
-    "hidden", "no_output_file", "error_file_null", "error_file_empty_id", "error_file_zero_bytes", "retention",
-    "torn_downloads",
+    "hidden", "no_output_file", "error_file_null", "error_file_empty_id", "error_file_zero_bytes",
+    "retention", "torn_downloads",
 })  # fmt: skip
-HTTP_ACTIONS = frozenset({"reject", "reply", "drop", "reset", "delay", "delay_reply", "cut", "kill", "kill_before"})
+HTTP_ACTIONS = frozenset(
+    {"reject", "reply", "drop", "reset", "delay", "delay_reply", "cut", "kill", "kill_before"}
+)
 
 
 def unit(*parts: object) -> float:
@@ -47,10 +49,11 @@ def unit(*parts: object) -> float:
 class RowFault:
     """One thing that goes wrong with rows.
 
-    `kind` is an outcome, a delivery or a dress.  The selectors `fraction` (of keys, by hash; fractions of one class
-    never overlap), `marker` (text in the row's user content) and `ids` (custom ids or their key parts) are joined
-    by "or"; without any of them every row is meant.  `times` hits only the first n occurrences of a key at this
-    account (None: each one), `tier` only batch or sync.  `parameter` names the field that a bad request complains of.
+    `kind` is an outcome, a delivery or a dress.  The selectors `fraction` (of keys, by hash; fractions of one
+    class never overlap), `marker` (text in the row's user content) and `ids` (custom ids or their key parts)
+    are joined by "or"; without any of them every row is meant.  `times` hits only the first n occurrences of
+    a key at this account (None: each one), `tier` only batch or sync.  `parameter` names the field that a bad
+    request complains of.
     """
 
     kind: str
@@ -76,12 +79,13 @@ class RowFault:
 class BatchFault:
     """One thing that goes wrong with whole batches; `value` is its seconds, fraction, code or state.
 
-    fail: batch error code; stall: fraction of rows done when progress stops until the window ends; unknown_state:
-    the state's name, shown for as long as rows run; duration, slow_finalize, slow_cancel: seconds in place of the
-    usual ones; list_lag: seconds for which list does not show the batch; hidden: seconds for which retrieve is 404;
-    retention: seconds after the end for which results can be read; torn_downloads: first n downloads of the results
-    whose middle line is cut in half; the others take no value.  `batches` are ordinals of accepted batches from 0,
-    `fraction` is taken by hash of the ordinal; neither means all.
+    fail: batch error code; stall: fraction of rows done when progress stops until the window ends;
+    unknown_state: the state's name, shown for as long as rows run; duration, slow_finalize, slow_cancel:
+    seconds in place of the usual ones; list_lag: seconds for which list does not show the batch; hidden:
+    seconds for which retrieve is 404; retention: seconds after the end for which results can be read;
+    torn_downloads: first n downloads of the results whose middle line is cut in half; the others take no
+    value.  `batches` are ordinals of accepted batches from 0, `fraction` is taken by hash of the ordinal;
+    neither means all.
     """
 
     kind: str
@@ -103,11 +107,12 @@ class BatchFault:
 class HttpFault:
     """One thing that goes wrong with calls of an endpoint, named as in the route tables (`*` for all).
 
-    reject: answer `status` without doing it; reply: do it, then answer `status`; drop: do it, then keep silent for
-    `seconds` and close; reset: do it, then reset the connection; delay, delay_reply: wait `seconds` of real time
-    before doing it, or before answering; cut: send `after_bytes` of the answer, then close; kill: the emulator kills
-    itself after `after_bytes` of the answer (0: when done, before answering); kill_before: before doing it.
-    `skip` lets the first calls pass, `times` ends the fault after n hits, `fraction` hits calls by hash.
+    reject: answer `status` without doing it; reply: do it, then answer `status`; drop: do it, then keep
+    silent for `seconds` and close; reset: do it, then reset the connection; delay, delay_reply: wait
+    `seconds` of real time before doing it, or before answering; cut: send `after_bytes` of the answer, then
+    close; kill: the emulator kills itself after `after_bytes` of the answer (0: when done, before answering);
+    kill_before: before doing it.  `skip` lets the first calls pass, `times` ends the fault after n hits,
+    `fraction` hits calls by hash.
     """
 
     endpoint: str
@@ -140,12 +145,12 @@ class HttpFault:
 class Faults:
     """Everything that can be set about the emulated provider; the defaults are a provider without faults.
 
-    Durations are seconds of provider time, short by default so that clocks agree at speed 1.  Limits of None are the
-    provider's own.  `credit_rows` is the number of charges after which a project is out of credit, `credit_until` the
-    same in seconds of provider time since the first start.  `keys` are the API keys that exist (None: all do);
-    `projects` maps an API key to a project: keys of one project see the same batches, a key without one has a project
-    of its own.  `over_queue` and `duplicate_id` say how OpenAI tells of too many enqueued tokens and of a repeated
-    custom id: `fail` the batch, or `reject` the create.
+    Durations are seconds of provider time, short by default so that clocks agree at speed 1.  Limits of None
+    are the provider's own.  `credit_rows` is the number of charges after which a project is out of credit,
+    `credit_until` the same in seconds of provider time since the first start.  `keys` are the API keys that
+    exist (None: all do); `projects` maps an API key to a project: keys of one project see the same batches, a
+    key without one has a project of its own.  `over_queue` and `duplicate_id` say how OpenAI tells of too
+    many enqueued tokens and of a repeated custom id: `fail` the batch, or `reject` the create.
     """
 
     seed: int = 0
@@ -195,10 +200,14 @@ class Faults:
         names = {field.name for field in dataclasses.fields(cls)}
         for name in value:
             _known(name, names, "fault setting")
-        made = {name: tuple(part) if isinstance(part, list) else part for name, part in value.items()}
+        made: dict[str, Any] = {
+            name: tuple(part) if isinstance(part, list) else part for name, part in value.items()
+        }
         for name, kind in (("rows", RowFault), ("batches", BatchFault), ("http", HttpFault)):
             if name in made:
-                made[name] = tuple(part if isinstance(part, kind) else kind(**_tuples(part)) for part in made[name])
+                made[name] = tuple(
+                    part if isinstance(part, kind) else kind(**_tuples(part)) for part in made[name]
+                )
         return cls(**made)
 
     def changed(self, value: dict[str, Any]) -> Faults:

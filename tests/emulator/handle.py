@@ -1,7 +1,7 @@
 """The handle by which tests start, steer, kill and question the emulator.
 
-The emulator is a process of its own; the handle only speaks HTTP to it, so what a test learns is what is on the
-emulator's disk.  It ends with the process that started it, however that one ends.
+The emulator is a process of its own; the handle only speaks HTTP to it, so what a test learns is what is on
+the emulator's disk.  It ends with the process that started it, however that one ends.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ class Charge:
 class Emulator:
     """An emulated provider on a state folder.
 
-    Use it as a context manager, or call `start` and `stop`.  `speed` is provider seconds a real second: 1 keeps both
-    clocks together, 0 leaves the clock to `advance`.  The other keywords are the settings of `Faults`.
+    Use it as a context manager, or call `start` and `stop`.  `speed` is provider seconds a real second: 1
+    keeps both clocks together, 0 leaves the clock to `advance`.  The other keywords are the settings of
+    `Faults`.
     """
 
     def __init__(self, state_dir: Path | str, *, speed: float = 1.0, port: int = 0, **faults: Any) -> None:
@@ -176,7 +177,7 @@ class Emulator:
         return dict(self._ask("GET", "bill/summary"))
 
     def charges_by_key(self) -> Counter[str]:
-        """Return the number of charges of each key: a custom id without its shard part, or a sync body's digest."""
+        """Return the charges of each key: a custom id without its shard part, or a sync body's digest."""
         return Counter(charge.key for charge in self.bill())
 
     def charges_by_body(self) -> Counter[str]:
@@ -203,7 +204,9 @@ class Emulator:
 
     def outcomes(self) -> Counter[tuple[str, str]]:
         """Return the number of batch rows by (outcome, delivery)."""
-        return Counter((row["outcome"], row["delivery"]) for batch in self.batches() for row in batch["rows"].values())
+        return Counter(
+            (row["outcome"], row["delivery"]) for batch in self.batches() for row in batch["rows"].values()
+        )
 
     def calls(self) -> dict[str, int]:
         """Return the number of HTTP calls so far by endpoint, refused ones included."""

@@ -12,7 +12,8 @@ from email.message import Message
 from pathlib import Path
 from typing import IO, Any
 
-from emulator.provider import Caller, Provider
+from emulator.provider import Provider
+from emulator.records import Caller
 
 CHUNK = 1 << 18
 
@@ -92,7 +93,9 @@ class Route:
 class HttpError(Exception):
     """A call that the API refuses; the API's own table turns it into its envelope."""
 
-    def __init__(self, status: int, message: str, *, code: str | None = None, parameter: str | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, *, code: str | None = None, parameter: str | None = None
+    ) -> None:
         super().__init__(message)
         self.status, self.message, self.code, self.parameter = status, message, code, parameter
 
@@ -127,8 +130,10 @@ def multipart(file: tempfile.SpooledTemporaryFile[bytes], content_type: str) -> 
             for line in view[at + len(mark) + 2 : head_end].decode("utf-8", "replace").split("\r\n"):
                 name, _, value = line.partition(":")
                 head[name.strip()] = value.strip()
-            name = head.get_param("name", "", "content-disposition")
-            parts.append(Part(name=str(name), filename=head.get_filename(), start=head_end + 4, end=following))
+            named = head.get_param("name", "", "content-disposition")
+            parts.append(
+                Part(name=str(named), filename=head.get_filename(), start=head_end + 4, end=following)
+            )
             at = following + 2
     return parts
 

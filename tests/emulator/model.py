@@ -1,7 +1,7 @@
 """One request through the emulated model: what it ends as, with which text and usage.
 
-First the provider's own refusals (unknown model, refused parameter, malformed request, schema outside its subset),
-then the fate that the faults decided, then the answer under its cap of tokens.
+First the provider's own refusals (unknown model, refused parameter, malformed request, schema outside its
+subset), then the fate that the faults decided, then the answer under its cap of tokens.
 """
 
 from __future__ import annotations
@@ -41,13 +41,16 @@ NATIVE: dict[Dialect, dict[str, str]] = {
 }
 
 
+NOTHING = Tokens(input=0, cached=0, output=0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """What one request ends as; `text` and `tokens` are empty where nothing was answered."""
 
     outcome: str
     text: str = ""
-    tokens: Tokens = Tokens(input=0, cached=0, output=0)
+    tokens: Tokens = NOTHING
     message: str = ""
     parameter: str | None = None
 
@@ -89,7 +92,9 @@ def _refusal(body: Json, dialect: Dialect, faults: Faults) -> Result | None:
     if not isinstance(model, str) or not model:
         return _bad("model: Field required", "model")
     if faults.models is not None and model not in faults.models:
-        return Result(outcome="model_not_found", message=f"The model `{model}` does not exist", parameter="model")
+        return Result(
+            outcome="model_not_found", message=f"The model `{model}` does not exist", parameter="model"
+        )
     for name in faults.refused_parameters:
         if name in body:
             return _bad(f"Unsupported parameter: '{name}' is not supported with this model.", name)

@@ -12,7 +12,7 @@ from emulator import openai_wire as wire
 from emulator.answers import Dialect, Json
 from emulator.http_values import Call, HttpError, Part, Reply, Route, copy_span, multipart
 from emulator.openai_input import read_input
-from emulator.provider import Batch, NewBatch
+from emulator.records import Batch, NewBatch
 
 MAX_FILE_BYTES = 512_000_000
 EXPIRY_RANGE_S = (3600, 2_592_000)
@@ -57,8 +57,8 @@ def create_file(call: Call) -> Reply:
     path = provider.state.folder / "uploads" / f"{provider.state.next('upload')}.jsonl"
     with path.open("wb") as file:
         copy_span(call.body, upload.start, upload.end, file)
-    now = provider.now()
-    file_id = provider.add_file(
+    now = provider.conditions.now()
+    file_id = provider.files.add(
         project=call.caller.project,
         filename=upload.filename,
         purpose=purpose,
@@ -86,14 +86,14 @@ def _expiry_s(value: Any) -> float:
 
 
 def _found_file(call: Call, file_id: str) -> Row:
-    found = call.provider.find_file(call.caller, file_id)
+    found = call.provider.files.find(call.caller, file_id, call.provider.conditions.now())
     if found is None:
         raise HttpError(404, f"No such File object: {file_id}", parameter="id")
     return found
 
 
 def _file(call: Call, file: Row) -> Json:
-    shown = call.provider.shown
+    shown = call.provider.conditions.shown
     return {
         "id": file["id"],
         "object": "file",
@@ -117,7 +117,7 @@ def download_file(call: Call) -> Reply:
     return Reply(
         content_type="application/octet-stream",
         path=call.provider.state.folder / file["path"],
-        spans=tuple(call.provider.spans_to_send(file)),
+        spans=tuple(call.provider.files.spans_to_send(file)),
     )
 
 
@@ -126,9 +126,9 @@ def list_files(call: Call) -> Reply:
     limit, purpose = call.integer("limit", 10_000, 10_000), call.query.get("purpose")
     newest_first = call.query.get("order", "desc") == "desc"
     files = call.provider.state.rows(
-        "SELECT * FROM file WHERE project = ? AND deleted = 0 AND expires_at > ? AND purpose IN ('batch', 'batch_output')"
-        f" ORDER BY ordinal {'DESC' if newest_first else 'ASC'}",
-        (call.caller.project, call.provider.now()),
+        "SELECT * FROM file WHERE project = ? AND deleted = 0 AND expires_at > ?"
+        f" AND purpose IN ('batch', 'batch_output') ORDER BY ordinal {'DESC' if newest_first else 'ASC'}",
+        (call.caller.project, call.provider.conditions.now()),
     )
     files = [file for file in files if purpose in (None, file["purpose"])]
     if "after" in call.query:
@@ -161,12 +161,16 @@ def create_batch(call: Call) -> Reply:
     metadata = _metadata(body.get("metadata"))
     output_expires = body.get("output_expires_after")
     provider, caller = call.provider, call.caller
-    if provider.faults.credit_blocks_create and provider.out_of_credit(caller.project, provider.now()):
+    if provider.faults.credit_blocks_create and provider.conditions.out_of_credit(
+        caller.project, provider.conditions.now()
+    ):
         raise HttpError(429, "You exceeded your current quota.", code="insufficient_quota")
     file = _found_file(call, body["input_file_id"])
     path = provider.state.folder / file["path"]
     found = read_input(path, endpoint, provider.faults)
-    if provider.faults.duplicate_id == "reject" and any(e["code"] == "duplicate_custom_id" for e in found.errors):
+    if provider.faults.duplicate_id == "reject" and any(
+        e["code"] == "duplicate_custom_id" for e in found.errors
+    ):
         raise HttpError(400, "The custom_id appears more than once.", code="duplicate_custom_id")
     new = NewBatch(
         provider="openai",
@@ -182,14 +186,16 @@ def create_batch(call: Call) -> Reply:
         errors=found.errors,
     )
     with provider.state.transaction():
-        over = provider.over_queue(new)
+        over = provider.batches.over_queue(new)
         if over is not None:
-            message = f"Enqueued {over[0]} limit reached for {found.model}: {over[1]}. Please try again later."
+            message = (
+                f"Enqueued {over[0]} limit reached for {found.model}: {over[1]}. Please try again later."
+            )
             if over[0] != "tokens" or provider.faults.over_queue == "reject":
                 raise HttpError(429, message, code="rate_limit_exceeded")
             fault = {"code": "token_limit_exceeded", "message": message, "param": None, "line": None}
             new = replace(new, errors=[*found.errors, fault])
-        batch = provider.create_batch(new)
+        batch = provider.batches.create(new)
     return Reply.of(_batch(call, batch))
 
 
@@ -203,7 +209,7 @@ def _metadata(value: Any) -> Json | None:
 
 
 def _found_batch(call: Call) -> Batch:
-    found = call.provider.find_batch("openai", call.caller, call.ids[0])
+    found = call.provider.batches.find("openai", call.caller, call.ids[0])
     if found is None:
         raise HttpError(404, f"No batch found with id '{call.ids[0]}'.", parameter="batch_id")
     return found
@@ -213,7 +219,7 @@ def _batch(call: Call, batch: Batch) -> Json:
     provider, stage, since = call.provider, batch.standing.stage, batch.standing.since
 
     def at(name: str) -> int | None:
-        return int(provider.shown(since[name])) if name in since else None
+        return int(provider.conditions.shown(since[name])) if name in since else None
 
     status: str = stage
     if stage == "in_progress" and "unknown_state" in batch.faults:
@@ -239,7 +245,9 @@ def _batch(call: Call, batch: Batch) -> Json:
         "error_file_id": batch["error_file_id"],
         "created_at": at("created"),
         "in_progress_at": at("in_progress"),
-        "expires_at": int(provider.shown(batch["created_at"] + json.loads(batch["timing"])["window_s"])),
+        "expires_at": int(
+            provider.conditions.shown(batch["created_at"] + json.loads(batch["timing"])["window_s"])
+        ),
         "finalizing_at": at("finalizing"),
         "completed_at": at("completed"),
         "failed_at": at("failed"),
@@ -266,7 +274,7 @@ def retrieve_batch(call: Call) -> Reply:
 def list_batches(call: Call) -> Reply:
     """GET /v1/batches"""
     limit = call.integer("limit", 20, 100)
-    page, more = call.provider.list_batches("openai", call.caller, limit=limit, after=call.query.get("after"))
+    page, more = call.provider.batches.list("openai", call.caller, limit=limit, after=call.query.get("after"))
     return Reply.of(wire.listing([_batch(call, batch) for batch in page], more))
 
 
@@ -275,7 +283,7 @@ def cancel_batch(call: Call) -> Reply:
     batch = _found_batch(call)
     if batch.standing.final:
         raise HttpError(409, f"Cannot cancel a batch with status '{batch.standing.stage}'.")
-    return Reply.of(_batch(call, call.provider.cancel(batch)))
+    return Reply.of(_batch(call, call.provider.batches.cancel(batch)))
 
 
 # Synchronous calls
@@ -294,7 +302,7 @@ def create_answer(dialect: Dialect, call: Call) -> Reply:
     if result.outcome == "empty_body":
         return Reply()
     name = wire.ident("", "sync", number)
-    created = int(call.provider.shown(call.provider.now()))
+    created = int(call.provider.conditions.shown(call.provider.conditions.now()))
     return Reply.of(wire.answer_body(body, dialect, result, name=name, created=created))
 
 
@@ -316,13 +324,25 @@ def retrieve_model(call: Call) -> Reply:
 ROUTES = (
     Route(method="POST", pattern="/v1/files", endpoint="openai.files.create", answer=create_file),
     Route(method="GET", pattern="/v1/files", endpoint="openai.files.list", answer=list_files),
-    Route(method="GET", pattern="/v1/files/([^/]+)/content", endpoint="openai.files.content", answer=download_file),
+    Route(
+        method="GET",
+        pattern="/v1/files/([^/]+)/content",
+        endpoint="openai.files.content",
+        answer=download_file,
+    ),
     Route(method="GET", pattern="/v1/files/([^/]+)", endpoint="openai.files.retrieve", answer=retrieve_file),
     Route(method="DELETE", pattern="/v1/files/([^/]+)", endpoint="openai.files.delete", answer=delete_file),
     Route(method="POST", pattern="/v1/batches", endpoint="openai.batches.create", answer=create_batch),
     Route(method="GET", pattern="/v1/batches", endpoint="openai.batches.list", answer=list_batches),
-    Route(method="GET", pattern="/v1/batches/([^/]+)", endpoint="openai.batches.retrieve", answer=retrieve_batch),
-    Route(method="POST", pattern="/v1/batches/([^/]+)/cancel", endpoint="openai.batches.cancel", answer=cancel_batch),
+    Route(
+        method="GET", pattern="/v1/batches/([^/]+)", endpoint="openai.batches.retrieve", answer=retrieve_batch
+    ),
+    Route(
+        method="POST",
+        pattern="/v1/batches/([^/]+)/cancel",
+        endpoint="openai.batches.cancel",
+        answer=cancel_batch,
+    ),
     Route(
         method="POST",
         pattern="/v1/chat/completions",

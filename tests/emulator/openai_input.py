@@ -17,7 +17,7 @@ MAX_ERRORS = 100
 
 @dataclass(kw_only=True)
 class BatchInput:
-    """What an input file holds: rows as (custom id, position, length), its model and what is wrong with it."""
+    """What an input file holds: rows as (custom id, position, length), its model, its errors."""
 
     rows: list[tuple[str, int, int]] = field(default_factory=list)
     model: str | None = None

@@ -1,7 +1,7 @@
 """The shapes that OpenAI puts on the wire: files, batches, result lines and synchronous answers.
 
-Pure functions from facts to JSON values.  A row's HTTP status, its error object and whether it lands in the output or
-the error file follow from its outcome alone.
+Pure functions from facts to JSON values.  A row's HTTP status, its error object and whether it lands in the
+output or the error file follow from its outcome alone.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import json
 from hashlib import blake2b
 from typing import Any
 
-from emulator.answers import Dialect, Json
+from emulator.answers import COMPACT, Dialect, Json
 from emulator.model import Result
 
+ASCII = json.JSONEncoder(separators=(",", ":")).encode
 ENDPOINTS: dict[str, Dialect] = {"/v1/chat/completions": "chat", "/v1/responses": "responses"}
 
 # outcome: HTTP status, error type, error code
@@ -46,7 +47,9 @@ def ident(prefix: str, *parts: object) -> str:
     return prefix + blake2b("\x1f".join(map(str, parts)).encode(), digest_size=12).hexdigest()
 
 
-def failure(status_type_code: tuple[int, str, str | None], message: str, parameter: str | None = None) -> Json:
+def failure(
+    status_type_code: tuple[int, str, str | None], message: str, parameter: str | None = None
+) -> Json:
     """Return the body of an HTTP error."""
     _, kind, code = status_type_code
     return {"error": {"message": message, "type": kind, "param": parameter, "code": code}}
@@ -101,7 +104,13 @@ def _response(body: Json, result: Result, name: str, created: int) -> Json:
         part: Json = {"type": "refusal", "refusal": result.text}
     else:
         part = {"type": "output_text", "text": result.text, "annotations": []}
-    message = {"id": "msg_" + name, "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    message = {
+        "id": "msg_" + name,
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+    }
     return {
         "id": "resp_" + name,
         "object": "response",
@@ -127,7 +136,14 @@ def _response(body: Json, result: Result, name: str, created: int) -> Json:
 
 
 def row_line(
-    custom_id: str, body: Json, dialect: Dialect, result: Result, *, name: str, created: int, dress: str | None
+    custom_id: str,
+    body: Json,
+    dialect: Dialect,
+    result: Result,
+    *,
+    name: str,
+    created: int,
+    dress: str | None,
 ) -> tuple[bytes, bool]:
     """Return a row's line without its newline, and whether it belongs in the error file."""
     line: Json = {"id": "batch_req_" + name, "custom_id": custom_id, "response": None, "error": None}
@@ -137,13 +153,18 @@ def row_line(
         line["error"] = {"code": code, "message": message}
     else:
         if result.outcome in FAILURES:
-            status, answer = FAILURES[result.outcome][0], failure(
-                FAILURES[result.outcome], result.message, result.parameter
+            status, answer = (
+                FAILURES[result.outcome][0],
+                failure(FAILURES[result.outcome], result.message, result.parameter),
             )
         elif result.outcome == "empty_body":
             status, answer, failed = 200, {}, False
         else:
-            status, answer, failed = 200, answer_body(body, dialect, result, name=name, created=created), False
+            status, answer, failed = (
+                200,
+                answer_body(body, dialect, result, name=name, created=created),
+                False,
+            )
             if dress == "line_separator":
                 answer["id"] += "\u2028\u2029\u0085"
         line["response"] = {"status_code": status, "request_id": "req_" + name, "body": answer}
@@ -152,7 +173,7 @@ def row_line(
 
 def dumps(value: Any, dress: str | None = None) -> bytes:
     """Write compact JSON; a line dressed with separators has raw U+2028, U+2029 and U+0085 in its strings."""
-    text = json.dumps(value, ensure_ascii=dress != "line_separator", separators=(",", ":"))
+    text = COMPACT(value) if dress == "line_separator" else ASCII(value)
     return text.encode("utf-8", "surrogatepass")
 
 

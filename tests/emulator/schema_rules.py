@@ -6,16 +6,30 @@ provider cannot express is found out here and not at the first real bill.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
-from emulator.answers import Dialect, Json
+from emulator.answers import COMPACT, Dialect, Json
 
 OPENAI_REFUSED = ("allOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas")
 ANTHROPIC_REFUSED = (
-    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "not",
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength",
+    "maxLength", "not",
 )  # fmt: skip
-ANTHROPIC_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
+ANTHROPIC_FORMATS = (
+    "date-time",
+    "time",
+    "date",
+    "duration",
+    "email",
+    "hostname",
+    "uri",
+    "ipv4",
+    "ipv6",
+    "uuid",
+)
 OPENAI_DEEPEST, OPENAI_PROPERTIES, OPENAI_ENUM_VALUES = 10, 5000, 1000
 
 
@@ -24,14 +38,22 @@ def fault_of_schema(schema: Any, body: Json, dialect: Dialect) -> str | None:
     if not isinstance(schema, dict):
         return "Invalid schema: not an object"
     if dialect == "messages":
-        return next(_anthropic_faults(schema), None)
+        return _fault(COMPACT(schema), "messages", None, True)
     form = body["response_format"]["json_schema"] if dialect == "chat" else body["text"]["format"]
-    name = form.get("name")
+    return _fault(COMPACT(schema), dialect, form.get("name"), bool(form.get("strict")))
+
+
+@lru_cache(maxsize=64)
+def _fault(schema_text: str, dialect: Dialect, name: Any, strict: bool) -> str | None:
+    """Judge a schema once, not once a row."""
+    schema = json.loads(schema_text)
+    if dialect == "messages":
+        return next(_anthropic_faults(schema), None)
     if not isinstance(name, str) or not 1 <= len(name) <= 64:
         return "Invalid name of schema: 1 to 64 characters"
     if any(not (c.isascii() and (c.isalnum() or c in "_-")) for c in name):
         return "Invalid name of schema: letters, digits, _ and - only"
-    return next(_openai_faults(schema), None) if form.get("strict") else None
+    return next(_openai_faults(schema), None) if strict else None
 
 
 def _nodes(schema: Any, path: str = "$", depth: int = 0) -> Iterator[tuple[str, Json, int]]:
@@ -73,11 +95,13 @@ def _openai_faults(schema: Json) -> Iterator[str]:
 
 
 def _anthropic_faults(schema: Json) -> Iterator[str]:
-    for path, node, depth in _nodes(schema):
+    for path, node, _depth in _nodes(schema):
         for word in ANTHROPIC_REFUSED:
             if word in node:
                 yield f"output_config.format.schema: '{word}' is not supported at {path}"
-        if (node.get("type") == "object" or "properties" in node) and node.get("additionalProperties") is not False:
+        if (node.get("type") == "object" or "properties" in node) and node.get(
+            "additionalProperties"
+        ) is not False:
             yield f"output_config.format.schema: 'additionalProperties' must be explicitly false at {path}"
         if node.get("minItems", 0) not in (0, 1):
             yield f"output_config.format.schema: 'minItems' may be 0 or 1 at {path}"

@@ -1,7 +1,7 @@
 """A value that satisfies a JSON Schema, every choice made by a hash.
 
-Only the seed and the value's path decide, so adding a property to a schema does not change the others.  The parts
-of JSON Schema that structured outputs use are covered; what is not is refused by name, never guessed.
+Only the seed and the value's path decide, so adding a property to a schema does not change the others.  The
+parts of JSON Schema that structured outputs use are covered; what is not is refused by name, never guessed.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class SchemaValues:
 
     def _float(self, schema: dict[str, Any], path: str, _depth: int) -> float:
         if "multipleOf" in schema:
-            step = schema["multipleOf"]
+            step = float(schema["multipleOf"])
             low, high = self._bounds(schema, step)
             return (int(low / step) + self._number(path) % (int(high / step) - int(low / step) + 1)) * step
         low, high = self._bounds(schema, 0.001)
@@ -199,14 +199,17 @@ class SchemaValues:
             "uri": f"https://example.com/{pick % 1000}",
             "ipv4": f"192.0.2.{pick % 256}",
             "ipv6": f"2001:db8::{pick % 65536:x}",
-            "uuid": str(UUID(bytes=blake2b(path.encode(), key=self._seed, digest_size=16).digest(), version=4)),
+            "uuid": str(
+                UUID(bytes=blake2b(path.encode(), key=self._seed, digest_size=16).digest(), version=4)
+            ),
         }.get(name)
         if made is None:
             raise UnsupportedSchema(f"format {name!r} at {path or '/'}")
         return made
 
     def _from_pattern(self, pattern: str, path: str) -> str:
-        text = self._sequence(pattern_parser.parse(pattern), path)
+        parsed: Any = pattern_parser.parse(pattern)  # type: ignore[no-untyped-call]
+        text = self._sequence(parsed, path)
         if re.search(pattern, text) is None:
             raise UnsupportedSchema(f"pattern {pattern!r} at {path or '/'}")
         return text
@@ -226,7 +229,9 @@ class SchemaValues:
             if head is pattern_ops.RANGE:
                 return chr(value[0] + pick // 64 % (value[1] - value[0] + 1))
             if head is pattern_ops.CATEGORY:
-                return {pattern_ops.CATEGORY_DIGIT: str(pick % 10), pattern_ops.CATEGORY_SPACE: " "}.get(value, "w")
+                return {pattern_ops.CATEGORY_DIGIT: str(pick % 10), pattern_ops.CATEGORY_SPACE: " "}.get(
+                    value, "w"
+                )
         if op in (pattern_ops.MAX_REPEAT, pattern_ops.MIN_REPEAT):
             least, most, inner = argument
             times = least + pick % (min(most, least + 3) - least + 1)

@@ -1,7 +1,7 @@
 """The emulator's HTTP server: routes, authentication, HTTP faults, and the endpoints for tests.
 
-Loopback only, HTTP/1.1 with keep-alive, one thread a connection.  A call's body is always read whole before it is
-answered, so that a refusal reaches the client instead of a broken pipe.
+Loopback only, HTTP/1.1 with keep-alive, one thread a connection.  A call's body is always read whole before
+it is answered, so that a refusal reaches the client instead of a broken pipe.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Server(ThreadingHTTPServer):
         self.provider = provider
         self._lock = threading.Lock()
         self.routes = {
-            api: [(route, re.compile(route.pattern)) for route in api.ROUTES] for api in (openai_api, anthropic_api)
+            api: [(route, re.compile(route.pattern)) for route in api.ROUTES]
+            for api in (openai_api, anthropic_api)
         }
         super().__init__(("127.0.0.1", port), Handler)
 
@@ -64,7 +65,8 @@ class Server(ThreadingHTTPServer):
             return [
                 fault
                 for n, fault in enumerate(provider.faults.http)
-                if fault.meets(endpoint) and fault.hits(provider.faults.seed, provider.state.next(f"http:{n}"))
+                if fault.meets(endpoint)
+                and fault.hits(provider.faults.seed, provider.state.next(f"http:{n}"))
             ]
 
 
@@ -93,10 +95,14 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query, keep_blank_values=True))
-        with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, dir=self.server.provider.state.folder) as body:
+        with tempfile.SpooledTemporaryFile(
+            max_size=IN_MEMORY, dir=str(self.server.provider.state.folder)
+        ) as body:
             self._receive(body)
             if url.path.startswith("/_emulator/"):
-                self._send(_admin(self.server, self.command, url.path.removeprefix("/_emulator/"), query, body))
+                self._send(
+                    _admin(self.server, self.command, url.path.removeprefix("/_emulator/"), query, body)
+                )
             else:
                 self._serve(url.path, query, body)
 
@@ -155,7 +161,7 @@ class Handler(BaseHTTPRequestHandler):
     ) -> Reply:
         provider = self.server.provider
         try:
-            caller = provider.caller(self._key(api))
+            caller = provider.conditions.caller(self._key(api))
             host = self.headers.get("host", "127.0.0.1")
             call = Call(
                 provider=provider,
@@ -186,7 +192,9 @@ class Handler(BaseHTTPRequestHandler):
                 raise HttpError(400, "anthropic-version: header is required")
         known = self.server.provider.faults.keys
         if not key or (known is not None and key not in known):
-            raise HttpError(401, "Incorrect API key provided.", code=None if api is anthropic_api else "invalid_api_key")
+            raise HttpError(
+                401, "Incorrect API key provided.", code=None if api is anthropic_api else "invalid_api_key"
+            )
         return key
 
     def _refusal(self, api: ModuleType, problem: HttpError, number: int) -> Reply:
@@ -199,13 +207,19 @@ class Handler(BaseHTTPRequestHandler):
         return Reply(status=problem.status, body=json.dumps(envelope).encode(), headers=names)
 
     def _faulty(self, api: ModuleType, fault: HttpFault, number: int) -> Reply:
-        reply = self._refusal(api, HttpError(fault.status, f"emulated status {fault.status}", code=fault.code), number)
+        reply = self._refusal(
+            api, HttpError(fault.status, f"emulated status {fault.status}", code=fault.code), number
+        )
         if fault.retry_after_s is not None:
             reply.headers["retry-after"] = f"{fault.retry_after_s:g}"
         return reply
 
     def _send(
-        self, reply: Reply, faults: list[HttpFault] | None = None, api: ModuleType = openai_api, number: int = 0
+        self,
+        reply: Reply,
+        faults: list[HttpFault] | None = None,
+        api: ModuleType = openai_api,
+        number: int = 0,
     ) -> None:
         cut: int | None = None
         then: Callable[[], None] | None = None
@@ -225,7 +239,9 @@ class Handler(BaseHTTPRequestHandler):
             _die()
         self.send_response_only(reply.status)
         provider = self.server.provider
-        self.send_header("date", formatdate(provider.shown(provider.now()), usegmt=True))
+        self.send_header(
+            "date", formatdate(provider.conditions.shown(provider.conditions.now()), usegmt=True)
+        )
         self.send_header("content-type", reply.content_type)
         self.send_header("content-length", str(reply.length))
         for name, value in reply.headers.items():
@@ -273,7 +289,7 @@ def _admin(
             now = provider.move_clock(advance_s=value.get("advance_s", 0.0), speed=value.get("speed"))
             return Reply.of({"now": now})
         if (method, name) == ("GET", "clock"):
-            return Reply.of({"now": provider.now(), "started_at": provider.started_at})
+            return Reply.of({"now": provider.conditions.now(), "started_at": provider.conditions.started_at})
         if (method, name) == ("GET", "bill"):
             return Reply.of(list(provider.bill()))
         if (method, name) == ("GET", "bill/summary"):

@@ -1,8 +1,8 @@
 """Where a batch stands at a moment: a pure function of its plan and the provider's clock.
 
-A batch is validated, runs its rows at an even pace, is finalized and completed; it may fail validation, be canceled
-or reach the end of its window first.  Nothing here happens by itself: whoever looks at a batch asks what must have
-happened by now and does it.
+A batch is validated, runs its rows at an even pace, is finalized and completed; it may fail validation, be
+canceled or reach the end of its window first.  Nothing here happens by itself: whoever looks at a batch asks
+what must have happened by now and does it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ FINAL: frozenset[Stage] = frozenset({"failed", "completed", "cancelled", "expire
 class Plan:
     """The durations of one batch in seconds of provider time, fixed when it is created.
 
-    `stall` is the fraction of rows after which progress stops until the window ends; None means that it runs through.
+    `stall` is the fraction of rows after which progress stops until the window ends; None means that it runs
+    through.
     """
 
     created_at: float
@@ -38,7 +39,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """The stage of a batch, the number of rows that must have been processed, and the moment of each stage so far."""
+    """The stage of a batch, the rows that must have been processed, and each stage's moment so far."""
 
     stage: Stage
     due: int
