@@ -364,9 +364,7 @@ class BatchUnsupported(LotwiseError, ValueError):
 
     @classmethod
     def by(cls, provider: str, code: str) -> BatchUnsupported:
-        return cls(
-            f'what answers for {provider} has no batch endpoint ({code}); use tier="interactive"', provider
-        )
+        return cls(f'what answers for {provider} has no batch endpoint ({code}); use tier="interactive"', provider)
 
 
 class ResultsGone(ExecutorError, LookupError):
@@ -671,3 +669,15 @@ class AccountMismatch(LotwiseError, PermissionError):
             sent_under,
             here,
         )
+
+
+class RunEnded(LedgerError, RuntimeError):
+    """A run was ended (canceled, or stopped by another process), so nothing more is sent for it."""
+
+    def __init__(self, message: str, run: str, reason: str) -> None:
+        super().__init__(message)
+        self.run, self.reason = run, reason
+
+    @classmethod
+    def of(cls, run: str, state: str, reason: str | None) -> RunEnded:
+        return cls(f"run {run} is {state}; nothing more is sent for it", run, reason or state)

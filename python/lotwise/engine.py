@@ -1,0 +1,354 @@
+"""The straight line of a run: enroll what the frame asks for, then send, wait, collect and judge until nothing is open.
+
+Read `enroll` and `drive` in order and you have followed a row from its rendered prompt to its final state. States move
+in the reconciler only; this module decides what to cut and send, how long to sleep, and when to stop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import polars as pl
+
+from lotwise import lifecycle, reconcile
+from lotwise.errors import BudgetTooSmall, ClaimLost, RunEnded
+from lotwise.job import Job, Snapshot
+from lotwise.key import keys as content_keys
+from lotwise.ledger.store import Intent, Ledger, lease
+from lotwise.lifecycle import RequestState, ShardState
+from lotwise.plan import Pack, pack
+
+log = logging.getLogger("lotwise")
+
+ENROLL_ROWS = 50_000
+"""Rows rendered, hashed and written down at a time: bounds memory and the length of a transaction."""
+
+JUDGE_ROWS = 25_000
+"""Stored answers judged again at a time."""
+
+DEFAULT_WINDOW = 8
+"""Shards in flight when neither the user nor the provider says how many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Enrolled:
+    """What a frame asks for.
+
+    Attributes
+    ----------
+    keys
+        Each row's key, in the frame's order; null for a skipped row.
+    manifest
+        The distinct keys with their `multiplicity`.
+    n_new
+        Requests that the ledger did not have.
+    """
+
+    keys: pl.Series
+    manifest: pl.DataFrame
+    n_new: int
+
+    @property
+    def n_skipped(self) -> int:
+        """Rows that ask for nothing."""
+        return int(self.keys.null_count())
+
+
+def enroll(ledger: Ledger, spec_digest: str, contents: Iterable[pl.Series], now: datetime) -> Enrolled:
+    """Key every rendered row and write down the requests that the ledger lacks. Nothing is sent.
+
+    `contents` yields the frame's rendered rows in order, in slices; null is a skipped row.
+    """
+    keyed: list[pl.Series] = []
+    n_new = 0
+    for content in contents:
+        keys = content_keys(spec_digest, content)
+        keyed.append(keys)
+        requests = (
+            pl.DataFrame({"key": keys, "content": content})
+            .drop_nulls("key")
+            .unique("key", keep="first", maintain_order=True)
+            .with_columns(content_bytes=pl.col("content").str.len_bytes().cast(pl.Int32))
+        )
+        n_new += ledger.enroll(spec_digest, requests, now)
+    keys = pl.concat(keyed) if keyed else pl.Series("key", [], dtype=pl.String)
+    return Enrolled(keys=keys, manifest=manifest_of(keys), n_new=n_new)
+
+
+def manifest_of(keys: pl.Series) -> pl.DataFrame:
+    """Return the distinct keys of a frame's rows with how many rows share each, in order of the key."""
+    return (
+        pl.DataFrame({"key": keys}).drop_nulls().group_by("key").agg(multiplicity=pl.len().cast(pl.Int32)).sort("key")
+    )
+
+
+def job_digest(spec_digest: str, manifest: pl.DataFrame) -> str:
+    """Name the work itself, 40 hex: the same spec over the same set of requests, whoever calls for it and when."""
+    digest = hashlib.sha256(spec_digest.encode())
+    for part in manifest["key"].to_list():
+        digest.update(part.encode())
+    return digest.hexdigest()[:40]
+
+
+def new_run_id() -> str:
+    """Make a run's identity: random, so that no two runs ever share one."""
+    return secrets.token_hex(8)
+
+
+# --- driving ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What is left to do after a pass.
+
+    Attributes
+    ----------
+    n_open
+        Requests that are pending or submitted.
+    n_waiting
+        Shards that are open.
+    pause_s
+        Seconds until something is due.
+    """
+
+    n_open: int
+    n_waiting: int
+    pause_s: float
+    counts: dict[str, tuple[int, int]]
+
+
+def drive(job: Job, *, wait: bool = True) -> Outlook:
+    """Do a run's work until each request is final, or sending is halted and nothing is in flight any more.
+
+    Without `wait` one pass is made: what can be collected is collected, what can be sent is sent.
+    """
+    job.started_at = job.started_at or job.clock.now()
+    judge_stored(job)
+    while True:
+        for shard in job.ledger.open_shards(job.run_id, job.job_id):
+            advance(job, shard)  # adopt, poll, fetch, record, validate, settle
+        if job.halted is None:
+            send(job)  # cut, reserve, write the intent, creating, create
+        outlook = look_ahead(job)
+        tell(job, outlook)
+        finished = outlook.n_waiting == 0 and (outlook.n_open == 0 or job.halted is not None)
+        if finished:
+            end(job)
+        if finished or not wait:
+            return outlook
+        if outlook.pause_s > 0:
+            job.clock.sleep(outlook.pause_s)
+
+
+def advance(job: Job, shard: dict[str, Any]) -> None:
+    """Take one step with one shard; losing a race for it is no fault, the next pass sees what the winner did."""
+    try:
+        reconcile.step(job, shard)
+    except ClaimLost as lost:
+        log.info("shard %s: %s", shard["id"], lost)
+
+
+def judge_stored(job: Job) -> None:
+    """Judge the stored answers to this run's requests that its validator has not seen yet. Costs nothing.
+
+    An answer that no validator judged before is fresh: if it is invalid its retry is due. One that was judged before
+    and that a changed validator rejects is invalid, and is not bought again.
+    """
+    if job.validator is None:
+        return
+    while True:
+        held = job.ledger.unjudged(job.run_id, job.validator_digest, JUDGE_ROWS)
+        if held.is_empty():
+            return
+        judged = reconcile.judge(job, reconcile.reread(job, held))
+        fresh = judged.filter(~pl.col("judged_before") & ~pl.col("ok")).unique("key", keep="any")
+        moves = lifecycle.decide(
+            fresh.with_columns(
+                faults=pl.lit(0, pl.Int32),
+                resends=pl.lit(0, pl.Int32),
+                tried_variant=pl.lit(None, pl.String),
+                max_tokens=pl.lit(job.spec.max_tokens),
+                retryable=pl.lit(True),
+            ),
+            job.policy,
+        ).filter(to_state=RequestState.PENDING.value)
+        job.ledger.judge_again(job.validator_digest, judged, moves)
+
+
+# --- sending ------------------------------------------------------------------------------------------------------
+
+
+def send(job: Job) -> None:
+    """Send what is due, one shard after the other, while the window and the budget have room."""
+    room = window(job)
+    while job.halted is None and room > 0:
+        planned = next_shard(job)
+        if planned is None:
+            return
+        try:
+            shard = intend(job, planned)
+            if shard is None:
+                return
+            reconcile.submit(job, shard)
+            if job.streams:
+                reconcile.collect(job, {**shard, "state": ShardState.SUBMITTED.value})
+            else:
+                room -= 1
+        except RunEnded as ended:
+            job.halt(ended.reason)
+        except ClaimLost as lost:
+            log.info("the plan is made anew: %s", lost)
+            job.queue.clear()
+
+
+def window(job: Job) -> int:
+    """Return how many more shards may be in flight. A stream has one at a time, and answers it before the next."""
+    if job.streams:
+        return 1
+    most = min(job.options.window or DEFAULT_WINDOW, job.executor.limits.max_in_flight or DEFAULT_WINDOW)
+    return most - len(job.ledger.open_shards(job.run_id, job.job_id))
+
+
+def next_shard(job: Job) -> pl.DataFrame | None:
+    """Return the next planned shard, cutting anew from the ledger when the plan is used up; None when nothing is due."""
+    if not job.queue:
+        now = job.clock.now()
+        pending = job.ledger.pending(job.run_id)
+        due = pending.filter(pl.col("due_at").is_null() | (pl.col("due_at") <= now))
+        cut = cut_shards(job, due)
+        if cut.oversize.height:
+            job.ledger.give_up(cut.oversize["key"], RequestState.DEAD_LETTERED.value, "oversize")
+        job.queue.extend(cut.shards)
+    return job.queue.pop(0) if job.queue else None
+
+
+def cut_shards(job: Job, due: pl.DataFrame) -> Pack:
+    """Cut pending requests into shards under the provider's limits and the user's."""
+    sized = due.with_columns(bytes=job.executor.sizes(job.spec, due["content_bytes"]))
+    return pack(sized, job.executor.limits, shard_rows=job.options.shard_rows, shard_bytes=job.options.shard_bytes)
+
+
+def intend(job: Job, planned: pl.DataFrame) -> dict[str, Any] | None:
+    """Write a shard's intent, cut to what the budget holds. None when not one request fits now.
+
+    When nothing fits and nothing is in flight whose settlement could make room, the budget is reached.
+    """
+    now = job.clock.now()
+    shard = secrets.token_hex(8)
+    while True:
+        bound = upper_bound(job, planned)
+        intent = Intent(
+            shard=shard,
+            run=job.run_id,
+            job=job.job_id,
+            spec=job.spec_digest,
+            provider=job.spec.provider,
+            account=job.executor.account(),
+            purpose=job.purpose.value,
+            owner=job.owner,
+            lease_until=lease(now, job.options.lease_s),
+            bytes=int(planned["bytes"].sum()),
+            keys=planned["key"],
+            reserved_usd=bound,
+            budget_usd=job.budget_usd,
+        )
+        try:
+            job.ledger.intend(intent, now)
+        except BudgetTooSmall as full:
+            planned = fitting(job, planned, full.budget_usd - full.committed_usd)
+            if planned.is_empty():
+                if not job.ledger.open_shards(job.run_id, job.job_id):
+                    job.halt("budget")
+                job.queue.clear()
+                return None
+        else:
+            return job.ledger.shard(shard)
+
+
+def upper_bound(job: Job, planned: pl.DataFrame) -> Decimal | None:
+    """Return the most that a shard can cost, in dollars; None where no price is known."""
+    if job.prices is None:
+        return None
+    return job.prices.upper_bound(
+        input_bytes=int(planned["bytes"].sum()), output_tokens=int(allowed_tokens(job, planned).sum())
+    )
+
+
+def allowed_tokens(job: Job, planned: pl.DataFrame) -> pl.Series:
+    """Return the output tokens that each request may use, a changed retry's larger limit included."""
+    changed = planned["variant"].str.extract(r'"max_tokens":\s*(\d+)').cast(pl.Int64)
+    return changed.fill_null(job.spec.max_tokens)
+
+
+def fitting(job: Job, planned: pl.DataFrame, room_usd: Decimal) -> pl.DataFrame:
+    """Return the requests that fit together into what is left of the budget, the cheapest first."""
+    if job.prices is None:
+        return planned.clear()
+    each = planned.with_columns(
+        _out=allowed_tokens(job, planned),
+    ).sort("bytes", "_out", "key")
+    low, high = 0, each.height
+    while low < high:
+        middle = (low + high + 1) // 2
+        bound = job.prices.upper_bound(
+            input_bytes=int(each["bytes"].head(middle).sum()), output_tokens=int(each["_out"].head(middle).sum())
+        )
+        low, high = (middle, high) if bound <= room_usd else (low, middle - 1)
+    return each.head(low).drop("_out")
+
+
+# --- looking ahead ------------------------------------------------------------------------------------------------
+
+
+def look_ahead(job: Job) -> Outlook:
+    """Return what is open, and how long nothing is due."""
+    now = job.clock.now()
+    counts = reconcile.balance(job)
+    n_open = sum(counts.get(state, (0, 0))[0] for state in ("pending", "submitted"))
+    shards = job.ledger.open_shards(job.run_id, job.job_id) if n_open or job.halted else []
+    moments = [reconcile.next_look(job, shard) for shard in shards]
+    moments += [shard["lease_until"] for shard in shards if shard["lease_until"] and shard["owner"] != job.owner]
+    if n_open and job.halted is None:
+        due = job.ledger.pending(job.run_id)["due_at"]
+        if due.null_count() and not shards:
+            moments.append(now)
+        later = due.drop_nulls()
+        if later.len():
+            moments.append(later.min())
+    pause = min(((moment - now).total_seconds() for moment in moments), default=0.0)
+    return Outlook(n_open=n_open, n_waiting=len(shards), pause_s=max(pause, 0.0), counts=counts)
+
+
+def tell(job: Job, outlook: Outlook, note: str = "") -> None:
+    """Tell whoever watches where the run stands."""
+    phases: dict[str, int] = {}
+    if outlook.n_waiting:
+        for shard in job.ledger.open_shards(job.run_id, job.job_id):
+            phase = shard["provider_state"] or shard["state"]
+            phases[phase] = phases.get(phase, 0) + 1
+    began = job.started_at or job.clock.now()
+    job.tell(
+        Snapshot(
+            counts={state: n for state, (n, _) in outlook.counts.items()},
+            rows={state: rows for state, (_, rows) in outlook.counts.items()},
+            phases=phases,
+            elapsed_s=(job.clock.now() - began).total_seconds(),
+            note=note,
+        )
+    )
+
+
+def end(job: Job) -> None:
+    """Write down how the run ended."""
+    if job.halted is None:
+        job.ledger.end_run(job.run_id, "done", None, job.clock.now())
+    elif job.halted != "canceled":
+        job.ledger.end_run(job.run_id, "stopped", job.halted, job.clock.now())

@@ -1,0 +1,243 @@
+"""The ledger's folder: finding it, guarding it, and opening its DuckDB file for one short transaction.
+
+One process at a time may have a DuckDB file open for writing, and DuckDB's own lock starves whoever waits with back-off.
+So a blocking OS lock on a sidecar file is taken first, the file is opened, one transaction is done, the file is
+closed, and the lock is given back. Nothing slow (network, user code, rendering) ever happens inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import duckdb
+
+from lotwise.errors import (
+    LedgerDamaged,
+    LedgerForeign,
+    LedgerLocked,
+    LedgerNotFound,
+    LedgerUnwritable,
+)
+
+DATABASE = "ledger.duckdb"
+LOCK = "ledger.lock"
+PARTS = "parts"
+DEFAULT_FOLDER = ".lotwise"
+
+# A foreign reader holds DuckDB's lock without our sidecar (somebody's own `duckdb ledger.duckdb`). Waiting longer than
+# this for it would look like a hang; the error then names its process.
+FOREIGN_WAIT_S = 5.0
+
+
+class Connections(Protocol):
+    """Where a ledger's transactions get their DuckDB connection from."""
+
+    def session(self, purpose: str, *, read_only: bool = False) -> contextlib.AbstractContextManager[Any]:
+        """Yield a connection that nobody else writes through; closed, or left as it was, afterwards."""
+
+
+def locate(given: str | os.PathLike[str] | None, *, environ: dict[str, str] | None = None) -> Path:
+    """Say which folder is the ledger: the given one, LOTWISE_LEDGER, lotwise.toml or `.lotwise/` upwards, else here.
+
+    Returns an absolute path; nothing is made.
+    """
+    env = os.environ if environ is None else environ
+    if given is not None:
+        return Path(given).expanduser().absolute()
+    if env.get("LOTWISE_LEDGER"):
+        return Path(env["LOTWISE_LEDGER"]).expanduser().absolute()
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        settings = folder / "lotwise.toml"
+        if settings.is_file():
+            named = _ledger_in(settings)
+            if named is not None:
+                return (folder / named).absolute()
+        if (folder / DEFAULT_FOLDER / DATABASE).is_file():
+            return folder / DEFAULT_FOLDER
+    return here / DEFAULT_FOLDER
+
+
+def _ledger_in(settings: Path) -> str | None:
+    import tomllib
+
+    with settings.open("rb") as file:
+        value = tomllib.load(file).get("ledger")
+    return value if isinstance(value, str) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folder:
+    """A ledger's folder on a local disk, and the one way to connect to the file in it."""
+
+    path: Path
+    memory_limit: str = "1GB"
+
+    @property
+    def database(self) -> Path:
+        return self.path / DATABASE
+
+    @property
+    def parts(self) -> Path:
+        return self.path / PARTS
+
+    @property
+    def exists(self) -> bool:
+        return self.database.exists()
+
+    def make(self) -> None:
+        """Create the folder, of mode 0700 and ignored by git. An existing folder is only checked."""
+        try:
+            with _private():
+                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.parts.mkdir(mode=0o700, exist_ok=True)
+                ignore = self.path / ".gitignore"
+                if not ignore.exists():
+                    ignore.write_text("*\n", encoding="utf-8")
+        except (PermissionError, NotADirectoryError, FileExistsError, OSError) as error:
+            raise LedgerUnwritable.at(self.path, error.strerror or type(error).__name__) from None
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise LedgerUnwritable.at(self.path, "no permission to write")
+        refuse_network_file_system(self.path)
+
+    def check(self) -> None:
+        """Refuse a file that is not a DuckDB database, before DuckDB opens it. The file is left as it is.
+
+        May be called only while this process has no connection to the file: closing it drops DuckDB's own lock.
+        """
+        if not self.exists:
+            return
+        with self.database.open("rb") as file:
+            head = file.read(12)
+        if head[8:12] != b"DUCK":
+            raise LedgerForeign.not_duckdb(self.database)
+
+    @contextlib.contextmanager
+    def session(self, purpose: str, *, read_only: bool = False) -> Iterator[Any]:
+        """Yield a connection under the sidecar lock, and close it before the lock is given back."""
+        if read_only and not self.exists:
+            raise LedgerNotFound.at(self.path)
+        with _sidecar(self.path / LOCK, purpose), _private():
+            self.check()
+            connection = _connect(self.database, self.memory_limit, read_only=read_only)
+            try:
+                yield connection
+            finally:
+                connection.close()
+
+
+_in_process = threading.Lock()  # flock belongs to the open file, so threads need a lock of their own in front
+_holder = threading.local()
+
+
+@contextlib.contextmanager
+def _sidecar(path: Path, purpose: str) -> Iterator[None]:
+    if getattr(_holder, "busy", False):
+        raise RuntimeError("a ledger transaction was opened inside another one of the same thread")
+    with _in_process:
+        _holder.busy = True
+        try:
+            with _private():
+                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"{os.getpid()} {purpose}\n".encode(), 0)
+                yield
+            finally:
+                os.close(handle)  # gives the lock back too
+        except PermissionError as error:
+            raise LedgerUnwritable.at(path.parent, error.strerror or "no permission") from None
+        finally:
+            _holder.busy = False
+
+
+@contextlib.contextmanager
+def _private() -> Iterator[None]:
+    """Make every file that is created inside readable by its owner alone, DuckDB's WAL and spill files too."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _connect(database: Path, memory_limit: str, *, read_only: bool) -> Any:
+    # Never a download: an SQLite file, say, would make DuckDB look for an extension.
+    config = {
+        "memory_limit": memory_limit,
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+    }
+    deadline = time.monotonic() + FOREIGN_WAIT_S
+    pause = 0.01
+    while True:
+        try:
+            connection = duckdb.connect(str(database), read_only=read_only, config=config)
+        except duckdb.IOException as error:
+            text = str(error)
+            if "Could not set lock" in text:
+                if time.monotonic() < deadline:
+                    time.sleep(pause)
+                    pause = min(pause * 2, 0.25)
+                    continue
+                raise LedgerLocked.by(database, _pid_in(text)) from None
+            raise LedgerDamaged.at(database, _first_line(text)) from None
+        except duckdb.Error as error:
+            raise LedgerDamaged.at(database, _first_line(str(error))) from None
+        connection.execute("SET preserve_insertion_order = false")
+        connection.execute("SET TimeZone = 'UTC'")
+        return connection
+
+
+def _pid_in(text: str) -> int | None:
+    found = re.search(r"PID (\d+)", text)
+    return int(found.group(1)) if found else None
+
+
+def _first_line(text: str) -> str:
+    return text.splitlines()[0][:200] if text else "unknown"
+
+
+_NETWORK = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "sshfs",
+    "fuse.sshfs",
+    "afs",
+    "9p",
+    "glusterfs",
+    "ceph",
+    "lustre",
+}
+
+
+def refuse_network_file_system(path: Path) -> None:
+    """Refuse a folder on a file system whose locks and fsync cannot be relied on (Linux: by /proc/mounts)."""
+    mounts = Path("/proc/mounts")
+    if not mounts.exists():
+        return
+    best, kind = "", ""
+    target = str(path.resolve())
+    for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        point = fields[1].encode().decode("unicode_escape")
+        inside = target == point or target.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    if kind in _NETWORK:
+        raise LedgerUnwritable.at(path, f"it is on a network file system ({kind}), whose locks cannot be trusted")

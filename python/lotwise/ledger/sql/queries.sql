@@ -1,0 +1,268 @@
+-- Every statement that changes or reads the ledger, by name. A move says from which state to which.
+-- `k`, `moves`, `incoming` and the like are Arrow tables that the store registers for the one transaction.
+
+-- name: known_keys
+-- Which of the given keys the ledger has.
+SELECT k.key FROM k JOIN request USING (key)
+
+-- name: enroll
+-- New requests, pending. What is there already stays as it is.
+INSERT INTO request (key, spec, part, content_bytes)
+SELECT k.key, $spec, $part, k.content_bytes FROM k ANTI JOIN request USING (key)
+
+-- name: insert_part
+INSERT INTO part VALUES ($part, $n_requests, $bytes, $now)
+
+-- name: insert_spec
+INSERT INTO spec VALUES ($digest, $model, $body, $key_version, $now) ON CONFLICT DO NOTHING
+
+-- name: insert_validator
+INSERT INTO validator VALUES ($digest, $body, $now) ON CONFLICT DO NOTHING
+
+-- name: insert_run
+INSERT INTO run (id, name, spec, validator, job, tier, options, prompt, state, n_rows, n_skipped, n_requests,
+                 budget_usd, created_at)
+VALUES ($id, $name, $spec, $validator, $job, $tier, $options, $prompt, 'open', $n_rows, $n_skipped, $n_requests,
+        $budget_usd, $now)
+
+-- name: insert_manifest
+INSERT INTO manifest SELECT $run, key, multiplicity FROM k
+
+-- name: end_run
+-- open -> done, stopped or canceled; an ended run may be ended again with another word
+UPDATE run SET state = $state, reason = $reason, ended_at = $now WHERE id = $run
+
+-- name: reopen_run
+UPDATE run SET state = 'open', reason = NULL, ended_at = NULL WHERE id = $run AND state <> 'open'
+
+-- name: runs
+SELECT run.*, spec.model FROM run JOIN spec ON spec.digest = run.spec ORDER BY created_at, id
+
+-- name: run
+SELECT run.*, spec.model, spec.body AS spec_body, validator.body AS validator_body
+FROM run JOIN spec ON spec.digest = run.spec LEFT JOIN validator ON validator.digest = run.validator
+WHERE run.id = $run
+
+-- name: run_state
+SELECT state, reason FROM run WHERE id = $run
+
+-- name: stop_reason_of_job
+-- The newest verdict that stopped this work, whoever ran it.
+SELECT id, reason FROM run WHERE job = $job AND state = 'stopped' ORDER BY ended_at DESC LIMIT 1
+
+-- name: pending
+-- Requests of a run that may be sent now or later.
+SELECT r.key, coalesce(r.part, '') AS part, r.content_bytes, r.due_at, r.faults, r.variant, r.why
+FROM manifest m JOIN request r USING (key)
+WHERE m.run = $run AND r.state = 'pending'
+
+-- name: claim
+-- pending -> submitted, and the one live attempt is this shard's
+UPDATE request SET state = 'submitted', live_shard = $shard, attempts = attempts + 1
+WHERE key IN (SELECT key FROM k) AND state = 'pending' AND live_shard IS NULL
+
+-- name: insert_attempts
+INSERT INTO attempt SELECT key, attempts, $shard, $purpose, variant, coalesce(why, 'first')
+FROM request WHERE key IN (SELECT key FROM k) AND live_shard = $shard
+
+-- name: insert_shard
+INSERT INTO shard (id, run, job, spec, provider, account, purpose, state, owner, lease_until, n_requests, bytes,
+                   reserved_usd, intended_at)
+VALUES ($id, $run, $job, $spec, $provider, $account, $purpose, 'intended', $owner, $lease_until, $n_requests, $bytes,
+        $reserved_usd, $now)
+
+-- name: reserve
+INSERT INTO reservation (shard, job, reserved_usd, reserved_at) VALUES ($shard, $job, $reserved_usd, $now)
+
+-- name: committed_usd
+-- What a job has spent and what its open shards may still spend.
+SELECT coalesce(sum(coalesce(settled_usd, reserved_usd)), 0) FROM reservation WHERE job = $job
+
+-- name: settle_reservation
+UPDATE reservation SET settled_usd = $settled_usd, settled_at = $now WHERE shard = $shard AND settled_usd IS NULL
+
+-- name: move_shard
+-- from $from to $to, only while it is still there and still ours to move
+UPDATE shard SET state = $to,
+    batch_id = coalesce($batch_id, batch_id),
+    reason = coalesce($reason, reason),
+    provider_state = coalesce($provider_state, provider_state),
+    lease_until = $lease_until,
+    creating_at = CASE WHEN $to = 'creating' THEN $now ELSE creating_at END,
+    submitted_at = CASE WHEN $to = 'submitted' THEN $now ELSE submitted_at END,
+    ended_at = CASE WHEN $to = 'ended' THEN $now ELSE ended_at END,
+    collected_at = CASE WHEN $to = 'collected' THEN $now ELSE collected_at END
+WHERE id = $shard AND state = $from AND owner = $owner
+
+-- name: take_lease
+-- Take a shard over: it is free, or its lease has run out, or its owner is known to be gone.
+UPDATE shard SET owner = $owner, lease_until = $lease_until
+WHERE id = $shard AND state = $state
+  AND (owner = $owner OR owner IS NULL OR lease_until IS NULL OR lease_until <= $now OR owner = $gone)
+
+-- name: renew_lease
+UPDATE shard SET lease_until = $lease_until WHERE id = $shard AND owner = $owner
+
+-- name: drop_lease
+UPDATE shard SET lease_until = NULL WHERE id = $shard AND owner = $owner
+
+-- name: note_poll
+UPDATE shard SET polled_at = $now, provider_state = $provider_state WHERE id = $shard
+
+-- name: event
+INSERT INTO event (recorded_at, shard, run, from_state, to_state, note)
+SELECT $now, id, run, $from, $to, $note FROM shard WHERE id = $shard
+
+-- name: open_shards
+-- Open shards that hold a request of the run, or that a run of the same job sent.
+SELECT * FROM shard
+WHERE state NOT IN ('collected', 'rejected', 'lost')
+  AND (job = $job OR id IN (
+      SELECT r.live_shard FROM manifest m JOIN request r USING (key) WHERE m.run = $run AND r.live_shard IS NOT NULL))
+ORDER BY intended_at, id
+
+-- name: all_open_shards
+SELECT * FROM shard WHERE state NOT IN ('collected', 'rejected', 'lost') ORDER BY intended_at, id
+
+-- name: shard
+SELECT * FROM shard WHERE id = $shard
+
+-- name: shard_keys
+-- Every request that was sent in a shard, and whether this attempt is still its live one.
+SELECT a.key, a.n, a.variant, r.part, r.faults, r.resends, r.live_shard = $shard AS live,
+       a.key IN (SELECT key FROM result WHERE shard = $shard) AS recorded
+FROM attempt a JOIN request r USING (key) WHERE a.shard = $shard
+
+-- name: insert_results
+INSERT INTO result (shard, key, code, detail, raw, raw_blob, finish_reason, model_revision, input_tokens,
+                    cache_read_tokens, cache_write_tokens, output_tokens, cost_usd, recorded_at)
+SELECT $shard, i.key, i.code, i.detail, i.raw, i.raw_blob, i.finish_reason, i.model_revision, i.input_tokens,
+       i.cache_read_tokens, i.cache_write_tokens, i.output_tokens, i.cost_usd, $now
+FROM incoming i
+WHERE NOT EXISTS (SELECT 1 FROM result r WHERE r.shard = $shard AND r.key = i.key)
+
+-- name: insert_strays
+INSERT INTO stray
+SELECT $shard, i.why, i.custom_id, i.line_digest, i.raw, i.raw_blob, $now FROM incoming i
+WHERE NOT EXISTS (SELECT 1 FROM stray s
+    WHERE s.shard = $shard AND s.line_digest = i.line_digest AND s.why = i.why)
+
+-- name: unsettled
+-- Results that were recorded for live attempts of a shard, but not yet judged and moved.
+SELECT res.key, res.code, res.raw, res.raw_blob
+FROM result res JOIN request r ON r.key = res.key AND r.live_shard = res.shard
+WHERE res.shard = $shard
+
+-- name: insert_validations
+INSERT INTO validation SELECT v.shard, v.key, $validator, v.ok, v.value, v.code, v.faults, v.lenient FROM verdicts v
+
+-- name: settle_requests
+-- submitted -> pending, answered, refused or dead_lettered; the attempt is live no more
+UPDATE request SET state = m.to_state, live_shard = NULL, reason = m.reason, why = m.why, variant = m.variant,
+    faults = m.faults, resends = m.resends,
+    due_at = CASE WHEN m.to_state = 'pending' AND m.delay_s > 0 THEN $now + to_seconds(m.delay_s) END
+FROM moves m
+WHERE request.key = m.key AND request.state = 'submitted' AND request.live_shard = $shard
+
+-- name: live_keys
+SELECT key FROM request WHERE live_shard = $shard
+
+-- name: release_requests
+-- submitted -> pending: the shard was never worked on; the attempt does not count
+UPDATE request SET state = 'pending', live_shard = NULL, attempts = attempts - 1, reason = $reason,
+    due_at = $due_at
+WHERE live_shard = $shard AND state = 'submitted'
+
+-- name: forget_attempts
+-- Attempts of a shard that was proven never to have reached anybody.
+DELETE FROM attempt WHERE shard = $shard
+
+-- name: dead_letter
+-- pending -> dead_lettered: it can never be sent as it is
+UPDATE request SET state = 'dead_lettered', reason = $reason
+WHERE key IN (SELECT key FROM k) AND state = 'pending'
+
+-- name: give_up_due
+-- pending -> dead_lettered: it was tried, and may not be tried again
+UPDATE request SET state = $to_state, reason = $reason, why = NULL, variant = NULL
+WHERE key IN (SELECT key FROM k) AND state = 'pending'
+
+-- name: reopen
+-- answered, refused or dead_lettered -> pending, because the user asked
+UPDATE request SET state = 'pending', why = $why, variant = NULL, due_at = NULL, faults = 0, resends = 0
+WHERE key IN (SELECT key FROM k) AND state = $from
+
+-- name: finish_shard
+UPDATE shard SET n_results = $n_results, n_duplicates = $n_duplicates, n_unknown = $n_unknown,
+    n_unreadable = $n_unreadable, cost_usd = $cost_usd WHERE id = $shard
+
+-- name: shard_cost
+SELECT sum(cost_usd), count(*) FILTER (WHERE cost_usd IS NULL AND code IN ('ok', 'refused', 'truncated', 'needs_continuation'))
+FROM result WHERE shard = $shard
+
+-- name: shard_verdicts
+-- How many of a shard's billed or refused answers there are, and how many of them are bad.
+SELECT count(*) FILTER (WHERE res.code IN ('ok', 'refused', 'truncated', 'needs_continuation', 'bad_request')),
+       count(*) FILTER (WHERE res.code = 'bad_request' OR v.ok = false)
+FROM result res LEFT JOIN validation v ON v.shard = res.shard AND v.key = res.key AND v.validator = $validator
+WHERE res.shard = $shard
+
+-- name: unjudged
+-- Billed answers to a run's requests that this validator has not judged, and whether any other has.
+SELECT res.shard, res.key, res.code, res.raw, res.raw_blob, res.seq,
+       EXISTS (SELECT 1 FROM validation o WHERE o.shard = res.shard AND o.key = res.key) AS judged_before
+FROM result res
+SEMI JOIN (SELECT key FROM manifest WHERE run = $run) m USING (key)
+ANTI JOIN (SELECT shard, key FROM validation WHERE validator = $validator) v
+    ON v.shard = res.shard AND v.key = res.key
+WHERE res.code IN ('ok', 'truncated', 'needs_continuation')
+  AND NOT EXISTS (SELECT 1 FROM request r WHERE r.key = res.key AND r.live_shard = res.shard)
+LIMIT $limit
+
+-- name: retry_answered
+-- answered -> pending: an answer that nobody had judged yet is invalid, and may be tried once more, changed
+UPDATE request SET state = m.to_state, reason = m.reason, why = m.why, variant = m.variant
+FROM moves m WHERE request.key = m.key AND request.state = 'answered'
+
+-- name: counts
+-- A run's distinct requests by what their row shows. Valid is what its validator says; the rest is the sending state.
+SELECT CASE WHEN v.key IS NOT NULL THEN 'succeeded' WHEN r.state = 'answered' THEN 'invalid' ELSE r.state END AS state,
+       count(*) AS n_requests, coalesce(sum(m.multiplicity), 0) AS n_rows
+FROM (SELECT key, sum(multiplicity) AS multiplicity FROM manifest WHERE run = $run GROUP BY key) m
+LEFT JOIN request r USING (key)
+LEFT JOIN (SELECT DISTINCT key FROM validation WHERE validator = $validator AND ok) v ON v.key = m.key
+GROUP BY 1
+
+-- name: answers
+-- What each key's row shows under a validator: its state and reason, and its earliest valid answer.
+SELECT k.key,
+       CASE WHEN r.key IS NULL THEN 'absent' WHEN v.key IS NOT NULL THEN 'succeeded'
+            WHEN r.state = 'answered' THEN 'invalid' ELSE r.state END AS state,
+       CASE WHEN v.key IS NOT NULL THEN NULL ELSE coalesce(b.code, r.reason) END AS reason,
+       CASE WHEN v.key IS NOT NULL THEN NULL ELSE b.faults END AS faults,
+       coalesce(r.attempts, 0) AS attempts,
+       v.value
+FROM k LEFT JOIN request r ON r.key = k.key
+LEFT JOIN (
+    SELECT v.key, arg_min(v.value, res.seq) AS value
+    FROM validation v JOIN result res ON res.shard = v.shard AND res.key = v.key
+    WHERE v.validator = $validator AND v.ok AND v.key IN (SELECT key FROM k) GROUP BY v.key
+) v ON v.key = k.key
+LEFT JOIN (
+    SELECT v.key, arg_max(v.code, res.seq) AS code, arg_max(v.faults, res.seq) AS faults
+    FROM validation v JOIN result res ON res.shard = v.shard AND res.key = v.key
+    WHERE v.validator = $validator AND NOT v.ok AND v.key IN (SELECT key FROM k) GROUP BY v.key
+) b ON b.key = k.key AND r.state IN ('answered', 'pending')
+
+-- name: missing
+-- Every request of a run without a valid answer, with its state and reason.
+SELECT m.key, coalesce(r.state, 'absent') AS sending_state, r.reason, r.attempts, r.faults, r.resends, r.due_at, r.live_shard
+FROM (SELECT DISTINCT key FROM manifest WHERE run = $run) m LEFT JOIN request r USING (key)
+ANTI JOIN (SELECT DISTINCT key FROM validation WHERE validator = $validator AND ok) v USING (key)
+ORDER BY m.key
+
+-- name: shards_of_job
+SELECT * FROM shard WHERE job = $job ORDER BY intended_at, id
+
+-- name: similar_specs
+SELECT digest, body FROM spec WHERE model = $model

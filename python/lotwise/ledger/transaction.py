@@ -1,0 +1,100 @@
+"""One transaction on the ledger: named statements with named parameters, and frames in and out.
+
+The statements stand in sql/queries.sql. A failing one reports its name, never its parameters: they hold row content.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from lotwise.errors import LedgerDamaged, LedgerDiskFull, LedgerStatementFailed
+
+_PARAMETER = re.compile(r"\$([a-z_]+)")
+
+
+@cache
+def queries() -> dict[str, str]:
+    """Return every named statement."""
+    text = resources.files("lotwise.ledger").joinpath("sql/queries.sql").read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+    for block in text.split("-- name: ")[1:]:
+        name, body = block.split("\n", 1)
+        found[name.strip()] = body.strip()
+    return found
+
+
+class Transaction:
+    """A connection between BEGIN and COMMIT, that speaks in named statements."""
+
+    def __init__(self, connection: Any, path: object) -> None:
+        self._connection, self._path = connection, path
+
+    def run(self, name: str, *, frames: Mapping[str, pl.DataFrame] | None = None, **params: object) -> int:
+        """Run a statement that changes rows, and return how many."""
+        row = self._execute(name, frames, params).fetchone()
+        return int(row[0]) if row else 0
+
+    def rows(self, name: str, *, frames: Mapping[str, pl.DataFrame] | None = None, **params: object) -> list[Any]:
+        """Run a statement and return its rows as tuples."""
+        rows: list[Any] = self._execute(name, frames, params).fetchall()
+        return rows
+
+    def records(self, name: str, **params: object) -> list[dict[str, Any]]:
+        """Run a statement and return its rows as dictionaries."""
+        cursor = self._execute(name, None, params)
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def frame(self, name: str, *, frames: Mapping[str, pl.DataFrame] | None = None, **params: object) -> pl.DataFrame:
+        """Run a statement and return its rows as a Polars frame."""
+        sql, used = self._bind(name, params)
+        with _Registered(self._connection, frames or {}):
+            try:
+                result: pl.DataFrame = self._connection.sql(sql, params=used).pl()
+            except (duckdb.Error, RuntimeError) as error:
+                raise self._translate(name, error) from None
+        return result
+
+    def _execute(self, name: str, frames: Mapping[str, pl.DataFrame] | None, params: Mapping[str, object]) -> Any:
+        sql, used = self._bind(name, params)
+        with _Registered(self._connection, frames or {}):
+            try:
+                return self._connection.execute(sql, used)
+            except (duckdb.Error, RuntimeError) as error:
+                raise self._translate(name, error) from None
+
+    def _bind(self, name: str, params: Mapping[str, object]) -> tuple[str, dict[str, object]]:
+        sql = queries()[name]
+        return sql, {used: params[used] for used in set(_PARAMETER.findall(sql))}
+
+    def _translate(self, name: str, error: BaseException) -> BaseException:
+        text = str(error)
+        if isinstance(error, duckdb.InterruptException) or "Query interrupted" in text:
+            return KeyboardInterrupt()
+        if "No space left" in text:
+            return LedgerDiskFull.at(self._path)
+        if "Corrupt database" in text or "checksum" in text or "Could not read" in text:
+            return LedgerDamaged.at(self._path, type(error).__name__)
+        return LedgerStatementFailed.of(name, type(error).__name__)
+
+
+class _Registered:
+    """Frames that a statement can name, for as long as it runs."""
+
+    def __init__(self, connection: Any, frames: Mapping[str, pl.DataFrame]) -> None:
+        self._connection, self._frames = connection, frames
+
+    def __enter__(self) -> None:
+        for name, frame in self._frames.items():
+            self._connection.register(name, frame.to_arrow())
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._frames:
+            self._connection.unregister(name)

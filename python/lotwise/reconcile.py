@@ -1,0 +1,586 @@
+"""The only code that moves a shard or a request: one step with one open shard, read from top to bottom.
+
+`step` observes (who holds the shard, what state it is in), decides (`lifecycle.next_step`, pure) and acts. Each action
+is written so that a kill at any line leaves a state from which the next process goes on: the ledger says what was
+certainly done, the provider's list says what may have been, and results are matched by key alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import polars as pl
+
+from lotwise import lifecycle
+from lotwise.clock import Clock
+from lotwise.errors import (
+    AccountMismatch,
+    BatchNotFound,
+    ClaimLost,
+    CreateRejected,
+    CreateUncertain,
+    LedgerInconsistent,
+    Unreachable,
+)
+from lotwise.executors.base import BatchExecutor, StreamExecutor
+from lotwise.job import Job
+from lotwise.ledger.store import lease
+from lotwise.lifecycle import RequestState, ShardState, Standing, Step
+from lotwise.request import BILLED, Code, Listed, Observation, Phase, Shard, custom_id
+
+log = logging.getLogger("lotwise")
+
+CHUNK = 25_000
+"""Result lines a transaction, which keeps it well under a second."""
+
+GATHER = timedelta(seconds=1)
+"""How long answers of a local engine may wait to be written down together; a kill loses at most so much work."""
+
+Row = Mapping[str, Any]
+"""A shard as the ledger stores it."""
+
+
+def step(job: Job, shard: Row) -> None:
+    """Do what is next with one open shard, if it is ours to do."""
+    now = job.clock.now()
+    match lifecycle.next_step(_standing(job, shard, now)):
+        case Step.WAIT:
+            return
+        case _ if not _take(job, shard, now):
+            return
+        case Step.SUBMIT:
+            submit(job, shard)
+        case Step.RELEASE:
+            _release(job, shard, ShardState.LOST, "never_sent")
+        case Step.RESOLVE:
+            _resolve(job, shard)
+        case Step.POLL:
+            _poll(job, shard)
+        case Step.COLLECT:
+            collect(job, shard)
+
+
+# --- observing ----------------------------------------------------------------------------------------------------
+
+
+def _standing(job: Job, shard: Row, now: datetime) -> Standing:
+    until, owner = shard["lease_until"], shard["owner"]
+    mine = owner == job.owner
+    return Standing(
+        state=ShardState(shard["state"]),
+        mine=mine,
+        leased=not mine and until is not None and until > now and not job.is_gone(owner),
+        stream=job.streams,
+        due=next_look(job, shard) <= now,
+    )
+
+
+def next_look(job: Job, shard: Row) -> datetime:
+    """Return when a submitted or uncertain shard is to be looked at again."""
+    last = shard["polled_at"]
+    if last is None:
+        return shard["submitted_at"] or shard["intended_at"]
+    if job.poll_s is not None:
+        return last + timedelta(seconds=job.poll_s)
+    age = (last - (shard["submitted_at"] or shard["intended_at"])).total_seconds()
+    return last + timedelta(seconds=lifecycle.poll_pause(age, job.rng.random()))
+
+
+def _take(job: Job, shard: Row, now: datetime) -> bool:
+    owner = shard["owner"]
+    gone = owner if owner is not None and job.is_gone(owner) else None
+    until = lease(now, job.options.lease_s)
+    return job.ledger.take(shard, owner=job.owner, now=now, lease_until=until, gone=gone)
+
+
+# --- sending ------------------------------------------------------------------------------------------------------
+
+
+def submit(job: Job, shard: Row) -> None:
+    """Carry an intent that is ours to the provider: encode, say `creating`, call once, write the id down."""
+    executor, ledger = job.executor, job.ledger
+    about = _about(shard)
+    if isinstance(executor, StreamExecutor):
+        for origin, target in (
+            (ShardState.INTENDED, ShardState.CREATING),
+            (ShardState.CREATING, ShardState.SUBMITTED),
+        ):
+            now = job.clock.now()
+            ledger.move(about.id, origin, target, owner=job.owner, now=now, lease_until=lease(now, job.options.lease_s))
+        return
+    try:
+        prepared = executor.prepare(about, job.spec, _requests(job, shard))
+    except CreateRejected as refusal:
+        _rejected(job, shard, refusal, ShardState.INTENDED)
+        return
+    except Unreachable as fault:
+        log.info("shard %s is not sent yet: %s", about.id, fault.code)
+        _pause(job, shard, fault.code)
+        return
+    now = job.clock.now()
+    ledger.move(
+        about.id,
+        ShardState.INTENDED,
+        ShardState.CREATING,
+        owner=job.owner,
+        now=now,
+        lease_until=lease(now, job.options.create_timeout_s + job.options.lease_s),
+    )
+    try:
+        batch_id = executor.create(about, job.spec, prepared)
+    except CreateRejected as refusal:
+        _rejected(job, shard, refusal, ShardState.CREATING)
+    except CreateUncertain as fault:
+        log.warning("shard %s may have been taken: %s", about.id, fault.code)
+        ledger.move(
+            about.id,
+            ShardState.CREATING,
+            ShardState.UNCERTAIN,
+            owner=job.owner,
+            now=job.clock.now(),
+            reason=fault.code,
+        )
+    else:
+        _accepted(job, executor, about, batch_id)
+
+
+def _accepted(job: Job, executor: BatchExecutor, about: Shard, batch_id: str) -> None:
+    """Write the provider's id down; cancel the batch when the shard has become somebody else's meanwhile."""
+    try:
+        job.ledger.move(
+            about.id,
+            ShardState.CREATING,
+            ShardState.SUBMITTED,
+            owner=job.owner,
+            now=job.clock.now(),
+            batch_id=batch_id,
+        )
+    except ClaimLost:
+        if job.ledger.shard(about.id)["batch_id"] == batch_id:
+            return  # another process found this very batch in the list and adopted it
+        log.warning("shard %s was taken over while its batch was made; the batch is canceled", about.id)
+        executor.cancel(batch_id)
+
+
+def _rejected(job: Job, shard: Row, refusal: CreateRejected, origin: ShardState) -> None:
+    now = job.clock.now()
+    wait = refusal.wait_s
+    if wait is None and not refusal.blocked and not refusal.input_fault:
+        wait = job.policy.backoff_s
+    if refusal.blocked:
+        job.halt(f"account_blocked:{refusal.code}")
+    elif refusal.wait_s is None:
+        job.halt(f"rejected:{refusal.code}")
+    if origin is ShardState.INTENDED:
+        target = ShardState.LOST  # nothing was begun, so there was nothing to reject
+    else:
+        target = ShardState.REJECTED
+    job.ledger.release(
+        shard["id"],
+        origin,
+        target,
+        owner=job.owner,
+        now=now,
+        reason=refusal.code,
+        due_at=None if wait is None else now + timedelta(seconds=wait),
+    )
+
+
+def _pause(job: Job, shard: Row, code: str) -> None:
+    """Keep an intent whose upload did not get through; it is tried again at the next pass."""
+    job.ledger.note_poll(shard["id"], code, job.clock.now())
+
+
+def _about(shard: Row) -> Shard:
+    return Shard(id=shard["id"], run_id=shard["run"], n_requests=shard["n_requests"], created_at=shard["intended_at"])
+
+
+def _requests(job: Job, shard: Row, keys: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Return the frame of requests that an executor is handed, with the ids that the provider will see."""
+    sent = job.ledger.shard_keys(shard["id"]) if keys is None else keys
+    texts = job.ledger.contents(sent.select("key", "part", "variant"))
+    return texts.select(
+        "key",
+        pl.concat_str(pl.lit(shard["id"] + "-"), "key").alias("custom_id"),
+        "content",
+        "variant",
+    )
+
+
+# --- after a crash ------------------------------------------------------------------------------------------------
+
+
+def _release(job: Job, shard: Row, target: ShardState, reason: str) -> None:
+    count = job.ledger.release(
+        shard["id"],
+        ShardState(shard["state"]),
+        target,
+        owner=job.owner,
+        now=job.clock.now(),
+        reason=reason,
+        due_at=None,
+    )
+    log.info("shard %s was never sent (%s); its %d requests are pending again", shard["id"], reason, count)
+
+
+def _resolve(job: Job, shard: Row) -> None:
+    """Find out whether a create that was begun arrived: adopt the batch, prove that there is none, or wait."""
+    executor, ledger, now = job.executor, job.ledger, job.clock.now()
+    if not isinstance(executor, BatchExecutor):
+        # A stream that died in `creating` had asked for nothing yet.
+        _release(job, shard, ShardState.LOST, "never_sent")
+        return
+    if shard["state"] == ShardState.CREATING:
+        ledger.move(
+            shard["id"], ShardState.CREATING, ShardState.UNCERTAIN, owner=job.owner, now=now, reason="owner_gone"
+        )
+        shard = {**shard, "state": ShardState.UNCERTAIN.value}
+    refuse_other_account(job, shard)
+    margin = timedelta(seconds=job.options.absence_margin_s)
+    since = shard["intended_at"] - margin
+    try:
+        listed = list(executor.list(since=since))
+        found, open_question = _find(executor, shard, listed, margin)
+    except Unreachable as fault:
+        ledger.note_poll(shard["id"], fault.code, now)
+        ledger.drop(shard["id"], owner=job.owner)
+        return
+    if found is not None:
+        log.info("shard %s was taken by the provider as %s", shard["id"], found.batch_id)
+        ledger.move(
+            shard["id"],
+            ShardState.UNCERTAIN,
+            ShardState.SUBMITTED,
+            owner=job.owner,
+            now=job.clock.now(),
+            batch_id=found.batch_id,
+            reason="adopted",
+        )
+        return
+    unsent = not open_question and lifecycle.proven_unsent(
+        creating_at=shard["creating_at"],
+        listed_at=now,
+        create_timeout_s=job.options.create_timeout_s,
+        margin_s=job.options.absence_margin_s,
+        listed_back_to=since,
+        intended_at=shard["intended_at"],
+    )
+    if unsent:
+        _release(job, shard, ShardState.LOST, "absent_from_list")
+        return
+    ledger.note_poll(shard["id"], "uncertain", now)
+    ledger.drop(shard["id"], owner=job.owner)
+
+
+def _find(
+    executor: BatchExecutor, shard: Row, listed: Sequence[Listed], margin: timedelta
+) -> tuple[Listed | None, bool]:
+    """Return the listed batch that is this shard, and whether one that may be it cannot be told yet.
+
+    By our own id where the provider carries it; else by window and count, confirmed by the custom ids of its results,
+    which can be read once it has ended.
+    """
+    for batch in listed:
+        if batch.shard_id == shard["id"]:
+            return batch, False
+    open_question = False
+    for batch in listed:
+        if batch.shard_id is not None or batch.n_requests not in (None, shard["n_requests"]):
+            continue
+        if batch.created_at < shard["creating_at"] - margin:
+            continue
+        confirm = getattr(executor, "first_ids", None)
+        if not batch.ended or confirm is None:
+            open_question = True
+        elif any(str(one).startswith(shard["id"] + "-") for one in confirm(batch.batch_id, 50)):
+            return batch, False
+    return None, open_question
+
+
+def refuse_other_account(job: Job, shard: Row) -> None:
+    """Refuse to draw conclusions about a shard that was sent under another account than ours."""
+    here = job.executor.account()
+    if shard["account"] != here:
+        raise AccountMismatch.of(shard["id"], shard["account"], here)
+
+
+# --- waiting ------------------------------------------------------------------------------------------------------
+
+
+def _poll(job: Job, shard: Row) -> None:
+    """Look at a batch once. An unknown state or an unreachable provider is asked again, whatever the counts say."""
+    executor, ledger, now = job.executor, job.ledger, job.clock.now()
+    assert isinstance(executor, BatchExecutor)
+    try:
+        seen = executor.poll(shard["batch_id"])
+    except Unreachable as fault:
+        seen = Observation(phase=Phase.RUNNING, provider_state=f"unreachable:{fault.code}")
+    except BatchNotFound:
+        refuse_other_account(job, shard)
+        given_up = now - shard["submitted_at"] > timedelta(seconds=job.options.lost_after_s)
+        seen = Observation(phase=Phase.ENDED if given_up else Phase.RUNNING, provider_state="not_found")
+    ledger.note_poll(shard["id"], seen.provider_state, now)
+    state = ShardState(shard["state"])
+    match seen.phase:
+        case Phase.ENDED:
+            until = lease(now, job.options.lease_s)
+            ledger.move(shard["id"], state, ShardState.ENDED, owner=job.owner, now=now, lease_until=until)
+            collect(job, {**shard, "state": ShardState.ENDED.value, "provider_state": seen.provider_state})
+        case Phase.REJECTED:
+            wait = job.policy.backoff_s if seen.wait else 0.0
+            if not seen.wait:
+                job.halt(f"rejected:{seen.reason}")
+            ledger.release(
+                shard["id"],
+                state,
+                ShardState.REJECTED,
+                owner=job.owner,
+                now=now,
+                reason=seen.reason or "rejected",
+                due_at=now + timedelta(seconds=wait),
+            )
+        case _:
+            ledger.drop(shard["id"], owner=job.owner)
+
+
+# --- collecting ---------------------------------------------------------------------------------------------------
+
+
+def collect(job: Job, shard: Row) -> None:
+    """Fetch, record, validate and settle a shard, then close it; a second collection changes nothing.
+
+    Results are appended before anything is made of them, so that whatever goes wrong later costs no money.
+    """
+    if job.executor.hosted:
+        refuse_other_account(job, shard)
+    sent = job.ledger.shard_keys(shard["id"])
+    _settle(job, shard, sent, _stored(job, shard))  # recorded before a crash, not yet judged
+    tally = _Tally(sent)
+    for lines in _lines(job, shard, sent):
+        results, strays = tally.sort(shard["id"], lines, job)
+        job.ledger.record(shard["id"], results, strays, job.clock.now())
+        _settle(job, shard, sent, results)
+        if not job.ledger.renew(shard["id"], owner=job.owner, lease_until=lease(job.clock.now(), job.options.lease_s)):
+            raise ClaimLost("a shard that was being collected", 1, 0)
+        job.progressed()
+    _settle_unreturned(job, shard, tally)
+    _close(job, shard, tally)
+
+
+def _lines(job: Job, shard: Row, sent: pl.DataFrame) -> Iterator[list[bytes]]:
+    """Yield the shard's raw lines: a batch's results, or what a stream answers of what is not recorded yet."""
+    executor = job.executor
+    if isinstance(executor, BatchExecutor):
+        if shard["provider_state"] != "not_found":
+            yield from _gather(executor.fetch(shard["batch_id"]))
+        return
+    mine = shard["owner"] == job.owner and shard["provider_state"] is None
+    if not mine:
+        return  # its owner died: what it asked for and did not record is settled as unreturned
+    answers = executor.answer(_about(shard), job.spec, _requests(job, shard, sent.filter("live")))
+    # What a paid endpoint answered is written down at once; a local engine's answers may wait for a second of others.
+    yield from answers if executor.paid else _gather(answers, clock=job.clock)
+
+
+def _gather(lists: Iterable[list[bytes]], clock: Clock | None = None) -> Iterator[list[bytes]]:
+    """Join an executor's lists into chunks of one transaction each; with a clock, of one second each at most."""
+    held: list[bytes] = []
+    began = clock.now() if clock is not None else None
+    for lines in lists:
+        held.extend(lines)
+        while len(held) >= CHUNK:
+            yield held[:CHUNK]
+            held = held[CHUNK:]
+        if held and clock is not None and began is not None and clock.now() - began >= GATHER:
+            yield held
+            held, began = [], clock.now()
+    if held:
+        yield held
+
+
+class _Tally:
+    """What has come back for a shard, by key, and what came that should not have."""
+
+    def __init__(self, sent: pl.DataFrame) -> None:
+        self._sent = sent.select("key")
+        self._recorded = sent.filter("recorded").select("key")
+        self._returned = pl.DataFrame(schema={"key": pl.String})
+        self.counts = {"n_results": 0, "n_duplicates": 0, "n_unknown": 0, "n_unreadable": 0}
+
+    def sort(self, shard: str, lines: list[bytes], job: Job) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Split lines into the first result of each key that was asked for, and strays."""
+        read = job.executor.read(lines)
+        if read.height != len(lines):
+            raise LedgerInconsistent.of("an executor read another number of lines", lines=len(lines), read=read.height)
+        texts, blobs = _verbatim(lines)
+        frame = read.with_columns(
+            code=pl.col("code").cast(pl.String),
+            raw=texts,
+            raw_blob=blobs,
+            key=pl.when(pl.col("custom_id").str.starts_with(shard + "-")).then(pl.col("custom_id").str.slice(17)),
+        ).with_row_index("line")
+        known = frame.join(self._sent, on="key", how="semi")
+        first = known.unique("key", keep="first", maintain_order=True).join(self._returned, on="key", how="anti")
+        why = (
+            pl.when(pl.col("custom_id").is_null())
+            .then(pl.lit("unreadable"))
+            .when(pl.col("key").is_in(known["key"].implode()))
+            .then(pl.lit("duplicate"))
+            .otherwise(pl.lit("unknown"))
+        )
+        strays = frame.join(first.select("line"), on="line", how="anti").with_columns(why=why)
+        self._returned = pl.concat([self._returned, first.select("key")])
+        self.counts["n_results"] += first.height
+        for kind, name in (("duplicate", "n_duplicates"), ("unknown", "n_unknown"), ("unreadable", "n_unreadable")):
+            self.counts[name] += strays.filter(why=kind).height
+        results = first.join(self._recorded, on="key", how="anti", maintain_order="left")
+        costs = job.prices.cost_usd(results) if job.prices is not None else pl.lit(None, pl.Decimal(18, 9))
+        billed = pl.col("code").is_in([c.value for c in BILLED])
+        results = results.with_columns(cost_usd=costs).with_columns(
+            cost_usd=pl.when(billed).then("cost_usd").otherwise(pl.lit(0).cast(pl.Decimal(18, 9)))
+        )
+        digests = pl.Series(
+            "line_digest",
+            [hashlib.sha256(lines[i]).hexdigest()[:32] for i in strays["line"].to_list()],
+            dtype=pl.String,
+        )
+        return results, strays.select("why", "custom_id", digests, "raw", "raw_blob")
+
+    @property
+    def unreturned(self) -> pl.DataFrame:
+        """Keys that were sent, and neither returned now nor recorded before."""
+        return self._sent.join(self._returned, on="key", how="anti").join(self._recorded, on="key", how="anti")
+
+
+def _verbatim(lines: list[bytes]) -> tuple[pl.Series, pl.Series]:
+    """Return the lines as text, and those that are not UTF-8 apart as bytes."""
+    raw = pl.Series("raw_blob", lines, dtype=pl.Binary)
+    try:
+        return raw.cast(pl.String).alias("raw"), pl.Series("raw_blob", [None] * len(lines), dtype=pl.Binary)
+    except pl.exceptions.ComputeError:
+        texts = raw.cast(pl.String, strict=False).alias("raw")
+        return texts, pl.select(pl.when(texts.is_null()).then(raw)).to_series().alias("raw_blob")
+
+
+def _stored(job: Job, shard: Row) -> pl.DataFrame:
+    """Read again what was recorded for a shard and not settled."""
+    held = job.ledger.unsettled(shard["id"])
+    return reread(job, held)
+
+
+def reread(job: Job, held: pl.DataFrame) -> pl.DataFrame:
+    """Return stored results (`raw`, `raw_blob`, ...) with the `answer` that their executor reads in them."""
+    if held.is_empty():
+        return held.with_columns(answer=pl.lit(None, pl.String))
+    lines = [blob if text is None else text.encode() for text, blob in zip(held["raw"], held["raw_blob"], strict=True)]
+    return held.with_columns(job.executor.read(lines)["answer"])
+
+
+def _settle(job: Job, shard: Row, sent: pl.DataFrame, results: pl.DataFrame) -> None:
+    """Judge results and move their requests: valid, once more, or ended, with the reason."""
+    live = results.join(sent.filter("live").drop("recorded", "live", "n"), on="key", how="inner")
+    if live.is_empty():
+        return
+    judged = judge(job, live)
+    verdicts = judged.filter(pl.col("ok").is_not_null()).with_columns(shard=pl.lit(shard["id"]))
+    blocked = live.filter(code=Code.ACCOUNT_BLOCKED.value)
+    if blocked.height:
+        job.halt(f"account_blocked:{blocked['detail'][0] if 'detail' in blocked.columns else ''}")
+    moves = lifecycle.decide(
+        judged.with_columns(tried_variant="variant", max_tokens=pl.lit(job.spec.max_tokens), retryable=pl.lit(True)),
+        job.policy,
+    )
+    job.ledger.settle(shard["id"], job.validator_digest, verdicts, moves, now=job.clock.now())
+
+
+def judge(job: Job, results: pl.DataFrame) -> pl.DataFrame:
+    """Return results with the validator's verdict: `ok`, `value`, `fault_code`, `faults_found`, `lenient`.
+
+    What holds no answer to judge (an error, a refusal), or cannot be judged here, has a null `ok`.
+    """
+    empty = {
+        "ok": pl.lit(None, pl.Boolean),
+        "value": pl.lit(None, pl.String),
+        "fault_code": pl.lit(None, pl.String),
+        "fault_list": pl.lit(None, pl.String),
+        "lenient": pl.lit(False),
+    }
+    answers = pl.col("code").is_in([Code.OK.value, Code.TRUNCATED.value, Code.NEEDS_CONTINUATION.value])
+    if job.validator is None:
+        return results.with_columns(**empty)
+    judgeable, rest = results.filter(answers), results.filter(~answers)
+    verdict = job.validator.judge(judgeable["answer"], judgeable["code"])
+    judged = judgeable.with_columns(
+        ok=verdict["ok"],
+        value=verdict["value"],
+        fault_code=verdict["code"],
+        fault_list=verdict["faults"],
+        lenient=verdict["lenient"],
+    )
+    return pl.concat([judged, rest.with_columns(**empty)])
+
+
+def _settle_unreturned(job: Job, shard: Row, tally: _Tally) -> None:
+    """Settle what was asked and not answered: sent again with that reason, within the caps."""
+    sent = job.ledger.shard_keys(shard["id"])
+    silent = sent.filter("live").join(tally.unreturned, on="key", how="semi")
+    if silent.is_empty():
+        return
+    if job.streams and not job.executor.paid:
+        code = Code.CANCELED  # a local engine that stopped: nothing was charged, and asking again costs only time
+    else:
+        code = Code.UNCERTAIN if job.streams else Code.UNRETURNED
+    moves = lifecycle.decide(
+        silent.with_columns(
+            code=pl.lit(code.value),
+            ok=pl.lit(None, pl.Boolean),
+            fault_code=pl.lit(None, pl.String),
+            fault_list=pl.lit(None, pl.String),
+            tried_variant="variant",
+            max_tokens=pl.lit(job.spec.max_tokens),
+            retryable=pl.lit(True),
+        ),
+        job.policy,
+    )
+    if job.streams and not job.executor.paid:
+        moves = moves.with_columns(delay_s=pl.lit(0.0), resends=silent["resends"])
+    no_verdicts = pl.DataFrame(schema={"key": pl.String})
+    job.ledger.settle(shard["id"], None, no_verdicts, moves, now=job.clock.now())
+
+
+def _close(job: Job, shard: Row, tally: _Tally) -> None:
+    """Close a collected shard, check that every row is accounted for, and see whether to go on."""
+    ledger, now = job.ledger, job.clock.now()
+    if shard["state"] != ShardState.ENDED:
+        until = lease(now, job.options.lease_s)
+        ledger.move(
+            shard["id"], ShardState(shard["state"]), ShardState.ENDED, owner=job.owner, now=now, lease_until=until
+        )
+    ledger.finish(shard["id"], owner=job.owner, now=now, counts=tally.counts)
+    balance(job)
+    if job.validator is not None:
+        answered, bad = ledger.shard_verdicts(shard["id"], job.validator_digest)
+        if lifecycle.systemic(answered, bad, job.policy):
+            job.halt(f"systemic:{bad} of {answered} answers of shard {shard['id']} are bad")
+    if job.options.cleanup and isinstance(job.executor, BatchExecutor):
+        job.executor.delete(shard["batch_id"])
+
+
+def balance(job: Job) -> dict[str, tuple[int, int]]:
+    """Assert promise 3 for a run: expected = valid + invalid + refused + dead-lettered + open, over distinct keys."""
+    counts = job.ledger.counts(job.run_id, job.validator_digest)
+    known = {"succeeded", "invalid", "refused", "dead_lettered", *(s.value for s in RequestState)}
+    strange = set(counts) - known
+    total = sum(n for n, _ in counts.values())
+    if strange or total != job.n_requests:
+        raise LedgerInconsistent.of(
+            "the requests of a run do not add up", expected=job.n_requests, found=total, states=sorted(counts)
+        )
+    return counts
+
+
+__all__ = ["balance", "collect", "custom_id", "judge", "next_look", "reread", "step", "submit"]
