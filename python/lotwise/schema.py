@@ -27,9 +27,7 @@ from lotwise.errors import BadExample, UntranslatableSchema
 TEXT_COLUMN = "answer"
 """The one column of a free-text answer."""
 
-SENT_FORMATS = frozenset(
-    {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"}
-)
+SENT_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"})
 """String formats that every provider with structured outputs takes; other formats are checked but not sent."""
 
 ENUMERATED_INTEGERS = 32
@@ -557,8 +555,8 @@ def _ordered(value: Any, wire: Mapping[str, Any], path: str) -> Any:
         return [_ordered(each, wire["items"], f"{path}[{i}]") for i, each in enumerate(value)]
     if kind == "string" and isinstance(value, (date, time)):
         value = value.isoformat()
-    wanted = {"string": {str}, "integer": {int}, "number": {int, float}, "boolean": {bool}}[kind]
-    if type(value) not in wanted and not (kind == "string" and isinstance(value, str)):
+    wanted: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float)}
+    if not isinstance(value, wanted.get(kind, bool)) or (isinstance(value, bool) and kind != "boolean"):
         raise BadExample.at(path, f"it is of type {type(value).__name__}; the schema has {kind} there")
     if isinstance(value, float) and not math.isfinite(value):
         raise BadExample.at(path, "it is not a finite number")
