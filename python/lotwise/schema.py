@@ -23,16 +23,10 @@ from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from lotwise.errors import BadExample, UntranslatableSchema
+from lotwise.wire import DATETIME, Optionals, Reader, closed_object, or_null, without
 
 TEXT_COLUMN = "answer"
 """The one column of a free-text answer."""
-
-SENT_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"})
-"""String formats that every provider with structured outputs takes; other formats are checked but not sent."""
-
-ENUMERATED_INTEGERS = 32
-"""A bounded integer of at most so many values is sent as their list, since not every provider takes bounds. More
-would cost tokens in each request."""
 
 _TIME_RULE = r"^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?([Zz]|[+-]00:00)?$"
 """A time of day for a Time column. JSON Schema's own format asks for an offset, which such a column cannot hold."""
@@ -43,16 +37,9 @@ _PYTHON: dict[object, pl.DataType] = {
     float: pl.Float64(),
     bool: pl.Boolean(),
     date: pl.Date(),
-    datetime: pl.Datetime("us", "UTC"),
+    datetime: DATETIME,
     time: pl.Time(),
 }
-_FORMATTED: dict[object, pl.DataType] = {
-    "date": pl.Date(),
-    "date-time": pl.Datetime("us", "UTC"),
-    "time": pl.Time(),
-}
-_SHAPES = frozenset({"string", "integer", "number", "boolean", "object", "array"})
-_UNSAYABLE = ("patternProperties", "unevaluatedProperties", "dependentSchemas", "$dynamicRef", "$recursiveRef")
 
 
 @dataclass(frozen=True)
@@ -60,28 +47,6 @@ class Nullable:
     """A dtype that may be null: ``{"due": Nullable(pl.Date)}``."""
 
     dtype: Any
-
-
-@dataclass(frozen=True, kw_only=True)
-class Optionals:
-    """Where an answer may say null, or nothing, though the original schema only knows nothing.
-
-    Attributes
-    ----------
-    names
-        The optional properties of an object.
-    dropped
-        Those of them whose null must be taken out before the original schema judges.
-    inside
-        The same for properties that are objects or lists themselves.
-    items
-        The same for a list's items.
-    """
-
-    names: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    inside: tuple[tuple[str, Optionals], ...] = ()
-    items: Optionals | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +123,8 @@ class Schema:
         except PydanticInvalidForJsonSchema as error:
             reason = f"Pydantic has no JSON Schema for {model.__name__}: {error.message}"
             raise UntranslatableSchema.at("", reason) from None
-        node = _Reader(original, absent_is_null=False).root()
-        back = _Reader(dumped, absent_is_null=False).root()
+        node = Reader(original, absent_is_null=False).root()
+        back = Reader(dumped, absent_is_null=False).root()
         read, written = pl.Schema(_fields(node.dtype)), pl.Schema(_fields(back.dtype))
         for name, dtype in read.items():
             if written.get(name) != dtype:
@@ -176,7 +141,7 @@ class Schema:
         except (ValueError, jsonschema_rs.ValidationError) as error:
             fault = error.message if isinstance(error, jsonschema_rs.ValidationError) else str(error)
             raise UntranslatableSchema.at("", f"it is not a valid JSON Schema: {fault}") from None
-        node = _Reader(original, absent_is_null=True).root()
+        node = Reader(original, absent_is_null=True).root()
         return cls(
             dtypes=pl.Schema(_fields(node.dtype)),
             wire=_compact(node.wire),
@@ -187,8 +152,8 @@ class Schema:
     @classmethod
     def _of_dtypes(cls, schema: Mapping[str, Any]) -> Schema:
         said = {name: _said(given, name) for name, given in schema.items()}
-        original = _object({name: rules for name, (_, rules) in said.items()})
-        node = _Reader(original, absent_is_null=False).root()
+        original = closed_object({name: rules for name, (_, rules) in said.items()})
+        node = Reader(original, absent_is_null=False).root()
         dtypes = pl.Schema({name: dtype for name, (dtype, _) in said.items()})
         return cls(dtypes=dtypes, wire=_compact(node.wire), json_schema=_with_time_rule(original))
 
@@ -229,176 +194,20 @@ class Schema:
         return _compact(_ordered(answer, json.loads(self.wire), ""))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Node:
-    """One place of a schema, translated; `wire` already allows null where `nullable`."""
-
-    wire: dict[str, Any]
-    dtype: pl.DataType
-    nullable: bool
-    optionals: Optionals | None = None
-
-
-class _Reader:
-    """Reads one JSON Schema document; `absent_is_null` lets the model say null for what it may leave out."""
-
-    def __init__(self, document: Mapping[str, Any], *, absent_is_null: bool) -> None:
-        self.document, self.absent_is_null = document, absent_is_null
-
-    def root(self) -> _Node:
-        """Translate the document's root, which must be an object that is not nullable."""
-        node = self.node(self.document, "", ())
-        if not isinstance(node.dtype, pl.Struct) or node.nullable:
-            raise UntranslatableSchema.at("", "the root is not an object; wrap it in an object with one property")
-        return node
-
-    def node(self, schema: object, path: str, seen: tuple[str, ...]) -> _Node:
-        """Translate one place."""
-        if not isinstance(schema, Mapping) or not schema:
-            raise UntranslatableSchema.at(path, "it allows any value; give it a type")
-        if "$ref" in schema:
-            ref = schema["$ref"]
-            if ref in seen:
-                raise UntranslatableSchema.at(path, f"it contains itself through {ref}; give it a fixed depth")
-            return self.node(self._target(ref, path) | _without(schema, "$ref"), path, (*seen, ref))
-        for word in _UNSAYABLE:
-            if schema.get(word) not in (None, False):
-                raise UntranslatableSchema.at(path, f"{word} has no columns; name the properties")
-        if "allOf" in schema:
-            if len(schema["allOf"]) != 1:
-                raise UntranslatableSchema.at(path, "allOf of several schemas; write them as one")
-            return self.node({**schema["allOf"][0], **_without(schema, "allOf")}, path, seen)
-        for word in ("anyOf", "oneOf"):
-            if word in schema:
-                return self._union(schema, word, path, seen)
-        if "const" in schema:
-            schema = {**_without(schema, "const"), "enum": [schema["const"]]}
-        if "enum" in schema:
-            return self._enum(schema, path)
-        kind = schema.get("type", "object" if "properties" in schema else "array" if "items" in schema else None)
-        if isinstance(kind, list):
-            rest = [each for each in kind if each != "null"]
-            if len(rest) != 1:
-                raise UntranslatableSchema.at(path, f"a union of several types: {', '.join(kind)}; choose one")
-            node = self.node({**schema, "type": rest[0]}, path, seen)
-            return _nullable(node) if len(rest) < len(kind) else node
-        if kind not in _SHAPES:
-            raise UntranslatableSchema.at(path, "it can only be null" if kind == "null" else "it names no type")
-        if kind == "object":
-            return self._object(schema, path, seen)
-        if kind == "array":
-            return self._array(schema, path, seen)
-        return self._leaf(schema, kind)
-
-    def _target(self, ref: str, path: str) -> dict[str, Any]:
-        found: Any = self.document
-        if not ref.startswith("#"):
-            raise UntranslatableSchema.at(path, f"a reference to another document, {ref}; write it out")
-        for part in ref[1:].split("/")[1:]:
-            part = part.replace("~1", "/").replace("~0", "~")
-            found = found.get(part) if isinstance(found, Mapping) else None
-        if not isinstance(found, Mapping):
-            raise UntranslatableSchema.at(path, f"a reference to nothing, {ref}")
-        return dict(found)
-
-    def _union(self, schema: Mapping[str, Any], word: str, path: str, seen: tuple[str, ...]) -> _Node:
-        branches = [each for each in schema[word] if not (isinstance(each, Mapping) and each.get("type") == "null")]
-        if len(branches) != 1:
-            reason = "a union of several types; choose one, or give each a property of its own"
-            raise UntranslatableSchema.at(path, reason if branches else "it can only be null")
-        if not isinstance(branches[0], Mapping):
-            raise UntranslatableSchema.at(path, "it allows any value; give it a type")
-        node = self.node({**branches[0], **_without(schema, word)}, path, seen)
-        return _nullable(node) if len(branches) < len(schema[word]) else node
-
-    def _enum(self, schema: Mapping[str, Any], path: str) -> _Node:
-        values = [value for value in schema["enum"] if value is not None]
-        kinds = {type(value) for value in values}
-        if kinds == {int, float}:
-            kinds = {float}
-        if len(kinds) != 1 or not kinds <= {str, int, float, bool}:
-            reason = "its allowed values are not all texts, all numbers or all booleans; choose one of these"
-            raise UntranslatableSchema.at(path, reason)
-        kind = kinds.pop()
-        said = {str: "string", int: "integer", float: "number", bool: "boolean"}[kind]
-        allowed = list(dict.fromkeys(values))
-        wire = _described(schema, {"type": said, "enum": allowed})
-        node = _Node(wire=wire, dtype=pl.Enum(allowed) if kind is str else _PYTHON[kind], nullable=False)
-        return _nullable(node) if None in schema["enum"] else node
-
-    def _leaf(self, schema: Mapping[str, Any], kind: str) -> _Node:
-        wire: dict[str, Any] = {"type": kind}
-        dtype: pl.DataType = {"integer": pl.Int64(), "number": pl.Float64(), "boolean": pl.Boolean()}.get(
-            kind, pl.String()
-        )
-        if kind == "string" and "format" in schema:
-            dtype = _FORMATTED.get(schema["format"], dtype)
-            if schema["format"] in SENT_FORMATS:
-                wire["format"] = schema["format"]
-        if kind == "integer" and (allowed := _few_integers(schema)):
-            wire["enum"] = allowed
-        return _Node(wire=_described(schema, wire), dtype=dtype, nullable=False)
-
-    def _object(self, schema: Mapping[str, Any], path: str, seen: tuple[str, ...]) -> _Node:
-        if schema.get("additionalProperties") not in (None, False):
-            raise UntranslatableSchema.at(path, "an open object, whose names nobody knows; name the properties")
-        properties = schema.get("properties") or {}
-        if not properties:
-            raise UntranslatableSchema.at(path, "an object without properties; name at least one")
-        required = set(schema.get("required", ()))
-        if unknown := sorted(required - set(properties)):
-            raise UntranslatableSchema.at(path, f"it requires {', '.join(unknown)}, which it does not describe")
-        nodes, names, dropped, inside = {}, [], [], []
-        for name, each in properties.items():
-            node = self.node(each, f"{path}.{name}" if path else name, seen)
-            if node.optionals is not None:
-                inside.append((name, node.optionals))
-            if self.absent_is_null and name not in required:
-                names.append(name)
-                if not node.nullable:
-                    dropped.append(name)
-                node = _nullable(node)
-            nodes[name] = node
-        optionals = Optionals(names=tuple(names), dropped=tuple(dropped), inside=tuple(inside))
-        return _Node(
-            wire=_described(schema, _object({name: node.wire for name, node in nodes.items()})),
-            dtype=pl.Struct({name: node.dtype for name, node in nodes.items()}),
-            nullable=False,
-            optionals=optionals if names or inside else None,
-        )
-
-    def _array(self, schema: Mapping[str, Any], path: str, seen: tuple[str, ...]) -> _Node:
-        prefix, items = schema.get("prefixItems", ()), schema.get("items")
-        if not prefix and (not isinstance(items, Mapping) or not items):
-            raise UntranslatableSchema.at(path, "a list of anything; say what its items are")
-        nodes = [self.node(each, f"{path}[]", seen) for each in (*prefix, *([items] if items else []))]
-        first = nodes[0]
-        if any((each.dtype, each.wire) != (first.dtype, first.wire) for each in nodes[1:]):
-            raise UntranslatableSchema.at(path, "a tuple of several types; use an object with named properties")
-        least, most = schema.get("minItems"), schema.get("maxItems")
-        fixed = least if least == most and (not prefix or least == len(prefix) or items) else None
-        if prefix and fixed is None:
-            raise UntranslatableSchema.at(path, "a tuple of no fixed length; give minItems and maxItems, or items")
-        dtype = pl.Array(first.dtype, fixed) if prefix and fixed else pl.List(first.dtype)
-        optionals = None if first.optionals is None else Optionals(items=first.optionals)
-        wire = _described(schema, {"type": "array", "items": first.wire})
-        return _Node(wire=wire, dtype=dtype, nullable=False, optionals=optionals)
-
-
 def _said(given: Any, path: str) -> tuple[pl.DataType, dict[str, Any]]:
     """Translate one entry of ``{name: dtype}`` to its dtype and its rules."""
     if isinstance(given, Nullable):
         dtype, rules = _said(given.dtype, path)
-        return dtype, _or_null(rules)
+        return dtype, or_null(rules)
     origin, args = typing.get_origin(given), typing.get_args(given)
     if origin in (typing.Union, types.UnionType):
         rest = [each for each in args if each is not type(None)]
         if len(rest) != 1:
             raise UntranslatableSchema.at(path, "a union of several types; choose one")
         dtype, rules = _said(rest[0], path)
-        return dtype, _or_null(rules)
+        return dtype, or_null(rules)
     if origin is typing.Literal:
-        node = _Reader({}, absent_is_null=False).node({"enum": list(args)}, path, ())
+        node = Reader({}, absent_is_null=False).node({"enum": list(args)}, path, ())
         return node.dtype, {"enum": list(args)}
     if origin is list:
         dtype, rules = _said(args[0], f"{path}[]")
@@ -429,7 +238,7 @@ def _rules(dtype: pl.DataType, path: str) -> dict[str, Any]:
         items = _said(dtype.inner, f"{path}[]")[1]
         return {"type": "array", "items": items, "minItems": dtype.shape[0], "maxItems": dtype.shape[0]}
     if isinstance(dtype, pl.Struct):
-        return _object({each.name: _said(each.dtype, f"{path}.{each.name}")[1] for each in dtype.fields})
+        return closed_object({each.name: _said(each.dtype, f"{path}.{each.name}")[1] for each in dtype.fields})
     if dtype.is_integer() and dtype not in (pl.Int128, pl.UInt128):
         low, high = _bounds(dtype)
         return {"type": "integer", "minimum": low, "maximum": high}
@@ -454,18 +263,6 @@ def _bounds(dtype: pl.DataType) -> tuple[int, int]:
     return (0, 2**bits - 1) if dtype.is_unsigned_integer() else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
-def _few_integers(schema: Mapping[str, Any]) -> list[int]:
-    """List the integers that the bounds of a schema leave; empty when they are many, or not bounded."""
-    low, high = schema.get("minimum"), schema.get("maximum")
-    if low is None and "exclusiveMinimum" in schema:
-        low = schema["exclusiveMinimum"] + 1
-    if high is None and "exclusiveMaximum" in schema:
-        high = schema["exclusiveMaximum"] - 1
-    if not isinstance(low, int) or not isinstance(high, int) or high - low >= ENUMERATED_INTEGERS:
-        return []
-    return list(range(low, high + 1))
-
-
 def _is_dtype(given: object) -> bool:
     """Tell a dtype, or what is taken for one, from the parts of a JSON Schema."""
     return isinstance(given, (type, Nullable, pl.DataType)) or typing.get_origin(given) is not None
@@ -474,37 +271,6 @@ def _is_dtype(given: object) -> bool:
 def _fields(dtype: pl.DataType) -> dict[str, Any]:
     """Give the fields of a struct by name."""
     return {each.name: each.dtype for each in dtype.fields} if isinstance(dtype, pl.Struct) else {}
-
-
-def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a closed object of which all properties are required."""
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-def _or_null(rules: Mapping[str, Any]) -> dict[str, Any]:
-    """Allow null beside what `rules` allow; a description stays on the outside."""
-    return _described(rules, {"anyOf": [_without(rules, "description"), {"type": "null"}]})
-
-
-def _nullable(node: _Node) -> _Node:
-    """Allow null, once."""
-    if node.nullable:
-        return node
-    return _Node(wire=_or_null(node.wire), dtype=node.dtype, nullable=True, optionals=node.optionals)
-
-
-def _described(schema: Mapping[str, Any], wire: dict[str, Any]) -> dict[str, Any]:
-    """Put the description of `schema`, if it has one, in front."""
-    return {"description": schema["description"], **wire} if "description" in schema else wire
-
-
-def _without(schema: Mapping[str, Any], word: str) -> dict[str, Any]:
-    return {name: value for name, value in schema.items() if name != word}
 
 
 def _copied(schema: Any) -> Any:
@@ -522,7 +288,7 @@ def _with_time_rule(schema: Any) -> Any:
         inner = {name: _with_time_rule(value) for name, value in schema.items()}
         if inner.get("format") == "time":
             rule = {"pattern": _TIME_RULE}
-            return {**_without(inner, "format"), "allOf": [*inner.get("allOf", ()), rule]}
+            return {**without(inner, "format"), "allOf": [*inner.get("allOf", ()), rule]}
         return inner
     return [_with_time_rule(each) for each in schema] if isinstance(schema, list) else schema
 

@@ -23,8 +23,9 @@ from pydantic import BaseModel, ValidationError
 from lotwise.errors import CheckFailedToRun, UnknownColumn, UnreadableValue
 from lotwise.fingerprint import code_of, model_text
 from lotwise.request import Code
-from lotwise.schema import TEXT_COLUMN, Optionals, Schema
+from lotwise.schema import TEXT_COLUMN, Schema
 from lotwise.typed import typed_columns
+from lotwise.wire import Optionals
 
 VALIDATOR_VERSION = 1
 """The version of the rules in this file; raising it judges all stored answers again, at no cost."""
@@ -381,15 +382,17 @@ def _has_wide_number(value: Any, *, integers: bool = True) -> bool:
 
 def _is_blank(value: Any) -> bool:
     """Tell whether a value holds nothing. A list without items says something: none."""
-    if value is None:
-        return True
     if isinstance(value, str):
-        return not value.strip()
+        return not value or value.isspace()
     if isinstance(value, dict):
-        return all(map(_is_blank, value.values()))
-    if isinstance(value, list):
-        return bool(value) and all(map(_is_blank, value))
-    return False
+        value = value.values()
+    elif not isinstance(value, list) or not value:
+        return value is None
+    # A loop, since this runs for every answer, and `all` with a generator takes three times as long.
+    for inner in value:  # noqa: SIM110
+        if not _is_blank(inner):
+            return False
+    return True
 
 
 def _without_absent(value: Any, optionals: Optionals) -> Any:
