@@ -85,9 +85,7 @@ def providers() -> tuple[str, ...]:
     return tuple(sorted({*_PROVIDERS, *_registered}))
 
 
-def load(
-    model: str, *, tier: Tier | None = None, options: Mapping[str, Any] | None = None
-) -> tuple[Executor, str]:
+def load(model: str, *, tier: Tier | None = None, options: Mapping[str, Any] | None = None) -> tuple[Executor, str]:
     """Make the executor for ``provider:model``.
 
     Parameters
@@ -112,12 +110,12 @@ def load(
         Its package is not installed.
     BatchUnsupported
         ``tier="batch"`` at a provider without batches.
-    MissingCredentials
-        It has no key in the environment and none in `options`.
+    UnknownParameter
+        An option that the executor does not know.
 
     Notes
     -----
-    No network.
+    No network, and no credentials: a stored line can be read without a key. `check` asks for both.
     """
     provider, _, name = model.partition(":")
     given = dict(options or {})

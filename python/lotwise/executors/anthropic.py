@@ -1,0 +1,517 @@
+"""Anthropic through its own SDK: message batches, and synchronous messages.
+
+A batch is created from bytes that lie on disk, in one call without a retry. It carries no metadata, so our shard is
+known again by the time, the number of requests, and, once it has ended, by the shard's part of its custom ids.
+Results are read by our own splitter: the SDK's decoder gives up a whole file for one bad line.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx2
+import polars as pl
+
+from lotwise.errors import (
+    BatchNotFound,
+    BatchUnsupported,
+    CreateUncertain,
+    MissingCredentials,
+    ResultsGone,
+    UnknownModel,
+    UnknownParameter,
+)
+from lotwise.executors import anthropic_dialect as dialect
+from lotwise.executors import encode, jsonl
+from lotwise.executors.limits import limits_of
+from lotwise.executors.live import Answer, Pace, ask, bodies, in_window
+from lotwise.executors.reading import count, items_of, load_line, mapping, text_of, word
+from lotwise.executors.sdk import (
+    Fault,
+    RawResponse,
+    StreamedResponse,
+    attempt,
+    digest,
+    document,
+    id_of,
+    newer,
+    pages,
+    save,
+)
+from lotwise.request import Limits, Listed, Observation, Phase, Shard, Spec
+
+_ERRORS = (anthropic.AnthropicError,)
+_KEY_VARIABLE = "ANTHROPIC_API_KEY"
+_BATCHES = "/v1/messages/batches"
+_NO_LOOKUP = (403, 404, 405, 501)
+_RUNNING = frozenset({"in_progress", "canceling"})
+_LIST_PAGE = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """``executor_options`` of this provider.
+
+    Attributes
+    ----------
+    base_url
+        In place of the SDK's environment variable.
+    timeout_s, create_timeout_s
+        Of one call in seconds, and of the create call, which carries the whole shard.
+    read_retries
+        How often the SDK repeats a call that charges nothing.
+    window
+        Synchronous calls in flight.
+    temp_dir
+        Where encoded requests and downloads lie for a while; None for the system's temporary folder.
+    limits
+        Fields of `Limits` that replace the table's.
+    """
+
+    base_url: str | None = None
+    timeout_s: float = 600.0
+    create_timeout_s: float = 600.0
+    read_retries: int = 2
+    window: int = 16
+    temp_dir: str | None = None
+    limits: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | None) -> Options:
+        """Read them from a mapping.
+
+        Raises
+        ------
+        UnknownParameter
+            A name that is none of them.
+        """
+        known = [f.name for f in fields(cls)]
+        if unknown := set(given or {}) - set(known):
+            raise UnknownParameter.from_names("anthropic", unknown, known)
+        made = cls(**dict(given or {}))
+        if made.window < 1:
+            raise UnknownParameter.bad_value("anthropic", "window", made.window, "a positive number")
+        return made
+
+
+class _Service:
+    """What batch and synchronous executors have in common: the client, the checks, the body, the reading."""
+
+    provider: str = "anthropic"
+    hosted: bool = True
+    paid: bool = True
+    limits: Limits
+
+    def __init__(self, *, options: Mapping[str, Any] | None = None) -> None:
+        self._options = Options.of(options)
+        self.limits = limits_of("anthropic", self._options.limits)
+
+    @cached_property
+    def _client(self) -> anthropic.Anthropic:
+        given = self._options
+        made = attempt(
+            lambda: anthropic.Anthropic(
+                base_url=given.base_url, timeout=given.timeout_s, max_retries=given.read_retries
+            ),
+            _ERRORS,
+        )
+        # The SDK itself complains only at the first call.
+        if isinstance(made, Fault) or not (made.api_key or made.auth_token or made.credentials):
+            raise MissingCredentials.unset(self.provider, _KEY_VARIABLE)
+        return made
+
+    def _get(self, call: Callable[[anthropic.Anthropic], RawResponse]) -> dict[str, Any] | Fault:
+        """Make a call that charges nothing and return its JSON object."""
+        client = self._client
+        return attempt(lambda: document(call(client)), _ERRORS)
+
+    def _check(self, spec: Spec, *, batch: bool) -> None:
+        dialect.refuse_params(spec, batch=batch)
+        dialect.body_parts(spec)
+        found = self._get(lambda client: client.models.with_raw_response.retrieve(spec.model))
+        if not isinstance(found, Fault):
+            return
+        if found.status == 401:
+            raise MissingCredentials.refused_by(self.provider, _KEY_VARIABLE, found.code)
+        if found.status not in _NO_LOOKUP:
+            raise found.unreachable()
+        if not found.absent:
+            return
+        listed = self._get(lambda client: client.models.with_raw_response.list(limit=1_000))
+        if isinstance(listed, Fault):
+            # A gateway without the look-up.
+            return
+        names = [name for entry in items_of(listed.get("data")) if (name := mapping(entry).get("id"))]
+        if spec.model not in names:
+            raise UnknownModel.from_name(self.provider, spec.model, map(str, names))
+
+    def wire_schema(self, schema_text: str) -> tuple[str, tuple[str, ...]]:
+        """Cut a JSON Schema to what is sent, before the key is made of it.
+
+        Returns
+        -------
+        (str, tuple of str)
+            The exact text sent, and what is left to validation, ``/path/keyword`` each.
+
+        Raises
+        ------
+        UnsupportedSchema
+            The subset cannot express it, with the place.
+        """
+        made = dialect.wire_schema(schema_text)
+        return made.text, made.left_to_validation
+
+    def account(self) -> str:
+        """Return organisation and workspace where the server names them, else a digest of the key.
+
+        Raises
+        ------
+        Unreachable
+            The server did not answer.
+
+        Notes
+        -----
+        One free call, made once.
+        """
+        return self._account
+
+    @cached_property
+    def _account(self) -> str:
+        client = self._client
+        got = attempt(lambda: client.models.with_raw_response.list(limit=1).http_response.headers, _ERRORS)
+        if isinstance(got, Fault):
+            if got.status is None or got.status == 429 or got.status >= 500:
+                raise got.unreachable()
+            named = []
+        else:
+            named = [got.get("anthropic-organization-id"), got.get("anthropic-workspace-id")]
+        if any(named):
+            return "/".join(part or "-" for part in named)
+        return digest(client.api_key or client.auth_token or type(client.credentials).__name__)
+
+    def _parts_for(self, spec: Spec) -> encode.PartsFor:
+        return lambda limit: dialect.body_parts(spec, max_tokens=limit)
+
+    def sizes(self, spec: Spec, content_bytes: pl.Series) -> pl.Series:
+        """Return an upper bound of each request's encoded bytes (Int64), from its content's UTF-8 bytes."""
+        return encode.sizes(content_bytes, self._parts_for(spec)(spec.max_tokens), dialect.ENVELOPE)
+
+    def exact_sizes(self, spec: Spec, content: pl.Series) -> pl.Series:
+        """Return each request's encoded bytes (Int64), from its content, for rows without a variant."""
+        return encode.exact_sizes(content, self._parts_for(spec)(spec.max_tokens), dialect.ENVELOPE)
+
+    def body(self, spec: Spec, content: str, variant: str | None = None) -> bytes:
+        """Return the body that is sent for one request, from request and variant alone."""
+        return encode.body(content, variant, self._parts_for(spec), spec.max_tokens)
+
+    def read(self, lines: Sequence[bytes]) -> pl.DataFrame:
+        """Say what raw lines mean: one row of `OUTCOMES` a line, in order."""
+        return dialect.read_lines(lines)
+
+
+class AnthropicExecutor(_Service):
+    """Shards as message batches."""
+
+    def check(self, spec: Spec) -> None:
+        """Refuse what can be known to fail before anything is sent.
+
+        Raises
+        ------
+        UnsupportedParameter
+            A parameter that lotwise sets itself, or that a batch cannot carry.
+        MissingCredentials
+            No key, or one that is not taken.
+        UnknownModel
+            The server lists its models, and this one is not among them.
+        BatchUnsupported
+            The server has no batches.
+        Unreachable
+            The server did not answer.
+
+        Notes
+        -----
+        Free look-ups only.
+        """
+        self._check(spec, batch=True)
+        listed = self._get(lambda client: client.messages.batches.with_raw_response.list(limit=1))
+        if isinstance(listed, Fault):
+            if listed.status in (404, 405, 501):
+                raise BatchUnsupported.by(self.provider, listed.code)
+            if listed.status not in (401, 403):
+                raise listed.unreachable()
+            raise MissingCredentials.refused_by(self.provider, _KEY_VARIABLE, listed.code)
+
+    def prepare(self, shard: Shard, spec: Spec, requests: pl.DataFrame) -> str:
+        """Encode a `REQUESTS` frame into the body of the create call, on disk; sends nothing, may be repeated.
+
+        Returns
+        -------
+        str
+            The path of a file of mode 0600, which `create` removes.
+
+        Raises
+        ------
+        CreateRejected
+            The ids are at fault.
+        """
+        encode.check_ids(requests)
+        path = jsonl.private_file(f"-{shard.id}.json", self._options.temp_dir)
+        separator = ",\n"
+        try:
+            path.write_bytes(b'{"requests":[')
+            for part in encode.lines(requests, self._parts_for(spec), spec.max_tokens, dialect.ENVELOPE):
+                jsonl.append_lines(path, part["line"], end=separator)
+            with path.open("r+b") as body:
+                if len(requests):
+                    body.seek(-len(separator), io.SEEK_END)
+                    body.truncate()
+                body.seek(0, io.SEEK_END)
+                body.write(b"]}")
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return str(path)
+
+    def create(self, shard: Shard, spec: Spec, prepared: str) -> str:
+        """Create the batch, once, and return its id; the prepared file is removed whatever comes of it.
+
+        Raises
+        ------
+        CreateRejected
+            The provider certainly took nothing.
+        CreateUncertain
+            The answer was lost, or says nothing: it may have been taken.
+
+        Notes
+        -----
+        The body is sent from disk in pieces; memory stays bounded.
+        """
+        once = self._client.with_options(max_retries=0, timeout=self._options.create_timeout_s)
+        path = Path(prepared)
+        try:
+            with path.open("rb") as body:
+                got = attempt(
+                    lambda: document(
+                        _Raw(once.post(_BATCHES, cast_to=httpx2.Response, content=body)),
+                    ),
+                    _ERRORS,
+                )
+        finally:
+            path.unlink(missing_ok=True)
+        if isinstance(got, Fault):
+            raise got.of_create()
+        batch_id = id_of(got)
+        if batch_id is None:
+            raise CreateUncertain("no_batch_id")
+        return batch_id
+
+    def _batch(self, batch_id: str) -> dict[str, Any]:
+        got = self._get(lambda client: client.messages.batches.with_raw_response.retrieve(batch_id))
+        if isinstance(got, Fault):
+            raise BatchNotFound(batch_id) if got.absent else got.unreachable()
+        return got
+
+    def poll(self, batch_id: str) -> Observation:
+        """Look at one batch.
+
+        Raises
+        ------
+        BatchNotFound
+            This account has no such batch.
+        Unreachable
+            The provider did not answer.
+        """
+        batch = self._batch(batch_id)
+        state = word(batch.get("processing_status")) or "absent"
+        counts = mapping(batch.get("request_counts"))
+        failed = [n for name in ("errored", "canceled", "expired") if (n := count(counts.get(name))) is not None]
+        phase = Phase.ENDED if state == "ended" else Phase.RUNNING if state in _RUNNING else Phase.UNKNOWN
+        return Observation(
+            phase=phase,
+            provider_state=state,
+            done=count(counts.get("succeeded")),
+            failed=sum(failed) if failed else None,
+        )
+
+    def fetch(self, batch_id: str) -> Iterator[list[bytes]]:
+        """Yield the lines of the results in lists.
+
+        Raises
+        ------
+        BatchNotFound, Unreachable
+            As in `poll`; also a download that broke off, of which nothing was yielded.
+        ResultsGone
+            The batch names no results, or they are not there.
+
+        Notes
+        -----
+        The results are on disk before the first line is yielded. Memory is one list.
+        """
+        with jsonl.temporary_path(".download", self._options.temp_dir) as path:
+            self._with_results(batch_id, lambda response: save(response, path))
+            yield from jsonl.in_lists(jsonl.split_lines(jsonl.read_file(path)))
+
+    def first_ids(self, batch_id: str, limit: int = 10) -> list[str]:
+        """Return up to `limit` custom ids of an ended batch, to confirm whose it is.
+
+        Raises
+        ------
+        BatchNotFound, Unreachable, ResultsGone
+            As in `fetch`.
+        """
+        found: list[str] = []
+
+        def first(response: StreamedResponse) -> None:
+            for line in jsonl.split_lines(response.iter_bytes(jsonl.READ_BYTES)):
+                custom_id = text_of((load_line(line) or {}).get("custom_id"))
+                if custom_id is not None:
+                    found.append(custom_id)
+                if len(found) >= limit:
+                    return
+
+        self._with_results(batch_id, first)
+        return found
+
+    def _with_results(self, batch_id: str, use: Callable[[StreamedResponse], None]) -> None:
+        """Open the results of a batch as a stream and use it."""
+        batch = self._batch(batch_id)
+        if not batch.get("results_url"):
+            raise ResultsGone.of(batch_id, "archived" if batch.get("archived_at") else "no_results_url")
+        client = self._client
+
+        def run() -> None:
+            with client.messages.batches.with_streaming_response.results(batch_id) as response:
+                use(response)
+
+        fault = attempt(run, _ERRORS)
+        if isinstance(fault, Fault):
+            raise ResultsGone.of(batch_id, "results_not_found") if fault.absent else fault.unreachable()
+
+    def list(self, *, since: datetime) -> Iterator[Listed]:
+        """Yield this account's batches created at or after `since` by the provider's clock, newest first.
+
+        Raises
+        ------
+        Unreachable
+            A page did not come, or the list has no end: absence may not be concluded.
+
+        Notes
+        -----
+        `shard_id` is always None here: confirm by `first_ids` once a batch has ended.
+        """
+
+        def page(after: str | None) -> dict[str, Any] | Fault:
+            start: Any = anthropic.omit if after is None else after
+            return self._get(
+                lambda client: client.messages.batches.with_raw_response.list(after_id=start, limit=_LIST_PAGE)
+            )
+
+        for batch in newer(pages(page), _created_at, since.replace(microsecond=0)):
+            counts = [n for n in map(count, mapping(batch.get("request_counts")).values()) if n is not None]
+            yield Listed(
+                batch_id=str(batch["id"]),
+                created_at=_created_at(batch),
+                n_requests=sum(counts) if counts else None,
+                ended=batch.get("processing_status") == "ended",
+            )
+
+    def cancel(self, batch_id: str) -> None:
+        """Ask the provider to stop a batch; what it finished stays readable and billed.
+
+        A batch that has ended already is left as it is.
+
+        Raises
+        ------
+        BatchNotFound, Unreachable
+            As in `poll`.
+        """
+        got = self._get(lambda client: client.messages.batches.with_raw_response.cancel(batch_id))
+        if isinstance(got, Fault) and got.status not in (400, 409):
+            raise BatchNotFound(batch_id) if got.absent else got.unreachable()
+
+    def delete(self, batch_id: str) -> None:
+        """Delete an ended batch with its results; one that is gone already is left so.
+
+        Raises
+        ------
+        Unreachable
+            The provider did not answer, or the batch has not ended.
+        """
+        got = self._get(lambda client: client.messages.batches.with_raw_response.delete(batch_id))
+        if isinstance(got, Fault) and not got.absent:
+            raise got.unreachable()
+
+
+class AnthropicInteractive(_Service):
+    """Requests as synchronous calls, a bounded number at once."""
+
+    window: int
+
+    def __init__(self, *, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(options=options)
+        self.window = self._options.window
+        self.limits = replace(self.limits, max_bytes=None, retention_s=None)
+
+    def check(self, spec: Spec) -> None:
+        """Refuse what can be known to fail before anything is sent; see `AnthropicExecutor.check`."""
+        self._check(spec, batch=False)
+
+    def answer(self, shard: Shard, spec: Spec, requests: pl.DataFrame) -> Iterator[list[bytes]]:
+        """Ask for each request once and yield a line as each call ends, in any order.
+
+        Raises
+        ------
+        Unreachable
+            Nobody is there; what has no line was not sent.
+
+        Notes
+        -----
+        An answer that was lost on its way is a line with the code ``uncertain``: it may have been charged.
+        """
+        encode.check_ids(requests)
+        pace = Pace(self.window)
+        once = self._client.with_options(max_retries=0)
+
+        def post(body: io.BytesIO) -> httpx2.Response:
+            return once.post(dialect.PATH, cast_to=httpx2.Response, content=body)
+
+        def call(request: tuple[str, bytes]) -> bytes:
+            return _line(ask(*request, post, _ERRORS, pace))
+
+        return in_window(bodies(requests, self._parts_for(spec), spec.max_tokens), call, pace)
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """A bare HTTP answer in the form that `document` takes."""
+
+    http_response: httpx2.Response
+
+
+def _line(answer: Answer) -> bytes:
+    """Put an answer into the envelope of a result line."""
+    start = b'{"custom_id":' + encode.json_text(answer.custom_id).encode() + b',"result":{"type":'
+    if answer.failure is not None:
+        kind = encode.json_text(answer.failure).encode()
+        return start + b'"errored","error":{"type":"error","error":{"type":' + kind + b',"message":""}}}}'
+    body = answer.body or b"null"
+    if answer.status == 200:
+        return start + b'"succeeded","message":' + body + b"}}"
+    return start + b'"errored","status_code":' + str(answer.status).encode() + b',"error":' + body + b"}}"
+
+
+def _created_at(batch: Mapping[str, Any]) -> datetime:
+    told = text_of(batch.get("created_at"))
+    try:
+        made = datetime.fromisoformat(told or "")
+    except ValueError:
+        # Without a time it may be anyone's, so it is in: leaving it out could leave an orphan out.
+        return datetime.now(UTC)
+    return made if made.tzinfo else made.replace(tzinfo=UTC)
