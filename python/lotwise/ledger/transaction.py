@@ -36,23 +36,23 @@ class Transaction:
     def __init__(self, connection: Any, path: object) -> None:
         self._connection, self._path = connection, path
 
-    def run(self, name: str, *, frames: Mapping[str, pl.DataFrame] | None = None, **params: object) -> int:
+    def run(self, name: str, /, *, frames: Mapping[str, pl.DataFrame] | None = None, **params: object) -> int:
         """Run a statement that changes rows, and return how many."""
         row = self._execute(name, frames, params).fetchone()
         return int(row[0]) if row else 0
 
-    def rows(self, name: str, *, frames: Mapping[str, pl.DataFrame] | None = None, **params: object) -> list[Any]:
+    def rows(self, name: str, /, *, frames: Mapping[str, pl.DataFrame] | None = None, **params: object) -> list[Any]:
         """Run a statement and return its rows as tuples."""
         rows: list[Any] = self._execute(name, frames, params).fetchall()
         return rows
 
-    def records(self, name: str, **params: object) -> list[dict[str, Any]]:
+    def records(self, name: str, /, **params: object) -> list[dict[str, Any]]:
         """Run a statement and return its rows as dictionaries."""
         cursor = self._execute(name, None, params)
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-    def frame(self, name: str, *, frames: Mapping[str, pl.DataFrame] | None = None, **params: object) -> pl.DataFrame:
+    def frame(self, name: str, /, *, frames: Mapping[str, pl.DataFrame] | None = None, **params: object) -> pl.DataFrame:
         """Run a statement and return its rows as a Polars frame."""
         sql, used = self._bind(name, params)
         with _Registered(self._connection, frames or {}):

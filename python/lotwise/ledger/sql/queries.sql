@@ -68,7 +68,7 @@ FROM request WHERE key IN (SELECT key FROM k) AND live_shard = $shard
 -- name: insert_shard
 INSERT INTO shard (id, run, job, spec, provider, account, purpose, state, owner, lease_until, n_requests, bytes,
                    reserved_usd, intended_at)
-VALUES ($id, $run, $job, $spec, $provider, $account, $purpose, 'intended', $owner, $lease_until, $n_requests, $bytes,
+VALUES ($shard, $run, $job, $spec, $provider, $account, $purpose, 'intended', $owner, $lease_until, $n_requests, $bytes,
         $reserved_usd, $now)
 
 -- name: reserve
