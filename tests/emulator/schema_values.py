@@ -7,6 +7,7 @@ parts of JSON Schema that structured outputs use are covered; what is not is ref
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Any
@@ -58,7 +59,7 @@ class SchemaValues:
         kind = schema.get("type") or ("object" if "properties" in schema else "string")
         if isinstance(kind, list):
             return self._value({**schema, "type": self._kind(kind, path, depth)}, path, depth)
-        make = {
+        makers: dict[str, Callable[[dict[str, Any], str, int], Any]] = {
             "object": self._object,
             "array": self._array,
             "string": self._string_at,
@@ -66,7 +67,8 @@ class SchemaValues:
             "number": self._float,
             "boolean": lambda _schema, at, _depth: self._number(at) % 2 == 0,
             "null": lambda _schema, _at, _depth: None,
-        }.get(kind)
+        }
+        make = makers.get(kind)
         if make is None:
             raise UnsupportedSchema(f"type {kind!r} at {path or '/'}")
         return make(schema, path, depth)
@@ -92,13 +94,13 @@ class SchemaValues:
         return merged
 
     def _branch(self, branches: list[Any], path: str, depth: int) -> Any:
-        if depth > DEEPEST:
-            return min(branches, key=lambda branch: len(str(branch)))
         nulls = [branch for branch in branches if branch == {"type": "null"}]
         others = [branch for branch in branches if branch != {"type": "null"}]
         pick = self._number(path + "?")
-        if nulls and (not others or pick % 4 == 0):
+        if nulls and (not others or depth > DEEPEST or pick % 4 == 0):
             return nulls[0]
+        if depth > DEEPEST:  # the branch that says least ends soonest, unless it is a reference
+            return min(others, key=lambda branch: ("$ref" in branch, len(str(branch))))
         return others[pick // 4 % len(others)]
 
     def _kind(self, kinds: list[str], path: str, depth: int) -> str:
@@ -208,7 +210,7 @@ class SchemaValues:
         return made
 
     def _from_pattern(self, pattern: str, path: str) -> str:
-        parsed: Any = pattern_parser.parse(pattern)  # type: ignore[no-untyped-call]
+        parsed: Any = pattern_parser.parse(pattern)
         text = self._sequence(parsed, path)
         if re.search(pattern, text) is None:
             raise UnsupportedSchema(f"pattern {pattern!r} at {path or '/'}")

@@ -1,7 +1,7 @@
 """Driving the emulator with the real SDKs: clients, request bodies, and batches from upload to result lines.
 
-Result lines are returned raw, split at the newline byte alone, since what the lines look like is what tests of the
-emulator are about.
+Result lines are returned raw, split at the newline byte alone, since what the lines look like is what tests of
+the emulator are about.
 """
 
 from __future__ import annotations
