@@ -1,1 +1,52 @@
-"""lotwise: LLM work over DataFrames, run the way a factory runs lots."""
+"""lotwise: LLM work over DataFrames, run the way a factory runs lots.
+
+Importing it registers `.llm` on Polars frames. The same verbs are functions here, for type checkers.
+"""
+
+from __future__ import annotations
+
+import os
+
+import polars as _pl
+
+from lotwise import errors
+from lotwise.frame import map, peek, plan, preview, submit
+from lotwise.handle import LedgerHandle, open_ledger
+from lotwise.job import Options
+from lotwise.run import Run, Status
+from lotwise.schema import Nullable
+
+__version__ = "0.1.0"
+
+
+def runs(ledger: str | os.PathLike[str] | None = None) -> _pl.DataFrame:
+    """Return all runs of a ledger, oldest first.
+
+    Parameters
+    ----------
+    ledger
+        The ledger's folder; None to find it as `map` does.
+
+    Raises
+    ------
+    LedgerNotFound
+        There is none.
+    """
+    return open_ledger(ledger).runs()
+
+
+__all__ = [
+    "LedgerHandle",
+    "Nullable",
+    "Options",
+    "Run",
+    "Status",
+    "errors",
+    "map",
+    "open_ledger",
+    "peek",
+    "plan",
+    "preview",
+    "runs",
+    "submit",
+]

@@ -218,7 +218,7 @@ def window(job: Job) -> int:
 
 
 def next_shard(job: Job) -> pl.DataFrame | None:
-    """Return the next planned shard, cutting anew from the ledger when the plan is used up; None when nothing is due."""
+    """Return the next planned shard; cuts anew when the plan is used up, and is None when nothing is due."""
     if not job.queue:
         now = job.clock.now()
         pending = job.ledger.pending(job.run_id)

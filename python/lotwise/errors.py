@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from decimal import Decimal
+from typing import Any
 
 
 class LotwiseError(Exception):
@@ -681,3 +682,161 @@ class RunEnded(LedgerError, RuntimeError):
     @classmethod
     def of(cls, run: str, state: str, reason: str | None) -> RunEnded:
         return cls(f"run {run} is {state}; nothing more is sent for it", run, reason or state)
+
+
+# --- A call that cannot be right: whoever wrote it acts -----------------------------------------------------------
+
+
+class BadArgument(LotwiseError, ValueError):
+    """An argument of a call cannot be used."""
+
+    def __init__(self, message: str, names: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.names = names
+
+    @classmethod
+    def of(cls, name: str, what: str) -> BadArgument:
+        return cls(f"{name} {what}", (name,))
+
+    @classmethod
+    def unknown(cls, names: Iterable[str], known: Iterable[str], where: str = "arguments") -> BadArgument:
+        given, known = tuple(names), tuple(known)
+        told = "; ".join(
+            f"{name!r}" + (f" (did you mean {' or '.join(near)}?)" if (near := nearest(name, known)) else "")
+            for name in given
+        )
+        return cls(f"unknown {where}: {told}; known are {', '.join(known)}", given)
+
+
+class NotAFrame(LotwiseError, TypeError):
+    """The input is not a Polars frame."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+    @classmethod
+    def of(cls, given: object) -> NotAFrame:
+        kind = f"{type(given).__module__}.{type(given).__qualname__}"
+        hint = "pl.from_pandas(...) makes one" if kind.startswith("pandas") else "pl.DataFrame(...) makes one"
+        return cls(f"a polars DataFrame is needed, and this is a {kind}; {hint}", kind)
+
+
+class ModelNotSaid(LotwiseError, ValueError):
+    """A large frame was given without a model."""
+
+    def __init__(self, message: str, n_rows: int) -> None:
+        super().__init__(message)
+        self.n_rows = n_rows
+
+    @classmethod
+    def of(cls, n_rows: int, most: int) -> ModelNotSaid:
+        return cls(
+            f"model= must be said for {n_rows:,} rows: the embedded demo model is the default only up to {most:,}. "
+            'Say model="embedded" to use it all the same, or name a provider: model="anthropic:..."',
+            n_rows,
+        )
+
+
+class HostedRefused(LotwiseError, PermissionError):
+    """`data="local"` was said, and the model's executor sends content off this machine."""
+
+    def __init__(self, message: str, model: str) -> None:
+        super().__init__(message)
+        self.model = model
+
+    @classmethod
+    def of(cls, model: str) -> HostedRefused:
+        return cls(f'data="local" refuses {model!r}, which is answered elsewhere; nothing was rendered for it', model)
+
+
+class UnknownRun(LotwiseError, LookupError):
+    """The ledger has no such run."""
+
+    def __init__(self, message: str, run: str) -> None:
+        super().__init__(message)
+        self.run = run
+
+    @classmethod
+    def of(cls, run: str, available: Iterable[str]) -> UnknownRun:
+        near = nearest(run, available)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; `lotwise status` lists the runs"
+        return cls(f"the ledger has no run {run!r}{hint}", run)
+
+
+class UnreachableAnswers(LotwiseError, RuntimeError):
+    """A run was taken up by its id, and its answers are judged by code that only the caller has."""
+
+    def __init__(self, message: str, run: str) -> None:
+        super().__init__(message)
+        self.run = run
+
+    @classmethod
+    def of(cls, run: str) -> UnreachableAnswers:
+        return cls(
+            f"run {run} is judged by a Pydantic model or a check= that lives in the caller's code; "
+            "repeat its map, which costs nothing, to see the answers",
+            run,
+        )
+
+
+# --- A run that stopped: it carries itself, and the rows that it has ----------------------------------------------
+
+
+class RunStopped(LotwiseError, RuntimeError):
+    """A run stopped before each of its requests was final. What it has is kept; `.partial()` returns it.
+
+    Attributes
+    ----------
+    run
+        The run's handle.
+    reason
+        Why, in a code and a few words.
+    """
+
+    def __init__(self, message: str, run: Any, reason: str) -> None:
+        super().__init__(message)
+        self.run, self.reason = run, reason
+
+    def partial(self) -> Any:
+        """Return the input frame with the answers that there are."""
+        return self.run.collect(partial=True)
+
+    @classmethod
+    def because(cls, run: Any, reason: str) -> RunStopped:
+        """Make the error that fits a reason."""
+        code, _, detail = reason.partition(":")
+        kind, text = {
+            "budget": (BudgetReached, "the budget is reached: not one request that is left fits what is left of it"),
+            "systemic": (SystemicError, f"too many answers are bad ({detail}), so no more are bought"),
+            "account_blocked": (AccountBlocked, f"the provider no longer takes requests of this account ({detail})"),
+            "rejected": (ShardRejected, f"the provider refused a whole shard ({detail})"),
+            "canceled": (RunCanceled, "the run was canceled"),
+        }.get(code, (cls, reason))
+        hint = {
+            "budget": "Call again with a larger budget= to go on",
+            "systemic": "Look at .partial(), mend the prompt or schema, or raise Options(systemic_rate=)",
+            "account_blocked": "Nothing is lost and no attempt was used up: call again once the account is in order",
+            "rejected": "The other shards went on; call again once the cause is mended",
+        }.get(code, "Call again to go on")
+        return kind(f"{text}. {hint}. Run {run.id}; .partial() has what is done", run, reason)
+
+
+class BudgetReached(RunStopped):
+    """No unsent request's upper bound fits what is left of the budget."""
+
+
+class SystemicError(RunStopped):
+    """More answers of a shard are bad than may be."""
+
+
+class AccountBlocked(RunStopped):
+    """The account cannot send: no credit, no permission, no such model."""
+
+
+class ShardRejected(RunStopped):
+    """The provider refused a shard whole, for a reason that waiting does not mend."""
+
+
+class RunCanceled(RunStopped):
+    """The run was canceled."""

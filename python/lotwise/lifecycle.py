@@ -43,7 +43,7 @@ SHARD_MOVES: dict[ShardState, tuple[ShardState, ...]] = {
     S.REJECTED: (),
     S.LOST: (),
 }
-"""Every legal move of a shard. A shard that is `lost` or `rejected` was never worked on: its requests are pending again."""
+"""Every legal move of a shard. One that is `lost` or `rejected` was never worked on: its requests are pending again."""
 
 CLOSED_SHARDS = frozenset(state for state, moves in SHARD_MOVES.items() if not moves)
 OPEN_SHARDS = frozenset(SHARD_MOVES) - CLOSED_SHARDS - {S.PLANNED}

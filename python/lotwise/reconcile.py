@@ -175,10 +175,8 @@ def _rejected(job: Job, shard: Row, refusal: CreateRejected, origin: ShardState)
         job.halt(f"account_blocked:{refusal.code}")
     elif refusal.wait_s is None:
         job.halt(f"rejected:{refusal.code}")
-    if origin is ShardState.INTENDED:
-        target = ShardState.LOST  # nothing was begun, so there was nothing to reject
-    else:
-        target = ShardState.REJECTED
+    # Before `creating` nothing was begun, so there was nothing to reject.
+    target = ShardState.LOST if origin is ShardState.INTENDED else ShardState.REJECTED
     job.ledger.release(
         shard["id"],
         origin,
@@ -345,6 +343,23 @@ def _poll(job: Job, shard: Row) -> None:
             )
         case _:
             ledger.drop(shard["id"], owner=job.owner)
+
+
+def cancel(job: Job, shard: Row) -> None:
+    """Ask the provider to cancel a shard that is in flight; a shard that never left is released at once."""
+    executor, now = job.executor, job.clock.now()
+    if not _take(job, shard, now):
+        return
+    match ShardState(shard["state"]):
+        case ShardState.INTENDED:
+            _release(job, shard, ShardState.LOST, "canceled")
+        case ShardState.SUBMITTED if isinstance(executor, BatchExecutor):
+            executor.cancel(shard["batch_id"])
+            job.ledger.move(
+                shard["id"], ShardState.SUBMITTED, ShardState.CANCELING, owner=job.owner, now=now, reason="canceled"
+            )
+        case _:
+            job.ledger.drop(shard["id"], owner=job.owner)
 
 
 # --- collecting ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The frozen values that the whole package passes round: specs, shards, observations, limits, and the shape of outcomes.
+"""The frozen values that the package passes round: specs, shards, observations, limits, and the shape of outcomes.
 
 Requests themselves travel as Polars frames (`REQUESTS`), and so do outcomes (`OUTCOMES`): one Python object a row
 would cost more than the work. What an executor yields is the provider's raw lines; their meaning is read from them

@@ -99,7 +99,13 @@ class ScriptedExecutor:
 
     def check(self, spec: Spec) -> None:
         if self._answer is None and spec.model not in ANSWERS:
-            raise UnknownModel.of(spec.model_name, [f"scripted:{name}" for name in ANSWERS])
+            raise UnknownModel.from_name("scripted", spec.model, ANSWERS)
+
+    def wire_schema(self, schema_text: str) -> tuple[str, tuple[str, ...]]:
+        return schema_text, ()
+
+    def model_digest(self) -> str | None:
+        return None
 
     def account(self) -> str:
         return "scripted"

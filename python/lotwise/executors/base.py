@@ -31,6 +31,15 @@ class Executor(Protocol):
         """Refuse what can be known to fail, before anything is sent: the model, a parameter, the schema's subset,
         missing credentials. No network unless the provider offers a free look-up."""
 
+    def wire_schema(self, schema_text: str) -> tuple[str, tuple[str, ...]]:
+        """Return the schema as this provider can take it, and the keywords that are left to validation. Pure.
+
+        What it returns is the exact text that is sent and that goes into the key.
+        """
+
+    def model_digest(self) -> str | None:
+        """Return a digest of a local model's configuration and weights; None for a hosted model."""
+
     def account(self) -> str:
         """Return a fingerprint of the account that requests go to; never the credential itself."""
 

@@ -1,0 +1,302 @@
+"""One call's arguments, checked: everything that can be known to be wrong is told here, before anything is sent.
+
+`prepare` turns what the analyst wrote into a `Call` of frozen parts (template, schema, spec, executor, caps). It reads
+the frame's column names and dtypes and nothing of its rows, so a hosted executor can be refused for local data before
+a single row is rendered.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, TypedDict
+
+import polars as pl
+
+from lotwise import engine
+from lotwise.cost import Prices
+from lotwise.errors import BadArgument, HostedRefused, ModelNotSaid, NotAFrame, OutputClash
+from lotwise.executors import Tier, load
+from lotwise.executors.base import BatchExecutor, StreamExecutor
+from lotwise.job import Options
+from lotwise.key import spec_digest
+from lotwise.lifecycle import ROW_STATES, Policy
+from lotwise.render import Template, cache_warning, render, render_examples
+from lotwise.request import Code, Spec
+from lotwise.schema import Schema
+from lotwise.validate import Check, Validator
+
+EMBEDDED_DEFAULT_ROWS = 2_000
+"""Rows up to which the embedded demo model is used without being named."""
+
+DEFAULT_MAX_TOKENS = 1_024
+
+DECISIONS = pl.Enum(["release", "re_review", "continue"])
+
+BOOKKEEPING = pl.Schema(
+    {
+        "llm_id": pl.String,  # the request's key
+        "llm_state": ROW_STATES,
+        "llm_error": pl.String,  # null when fine, else a code and a short reason without row content
+        "llm_attempts": pl.Int32,  # sendings so far
+        "llm_lot": pl.String,  # rows that are accepted or re-reviewed together
+        "llm_inspected": pl.Int64,  # inspected answers of the lot
+        "llm_defect_rate": pl.Float64,
+        "llm_defect_low": pl.Float64,
+        "llm_defect_high": pl.Float64,
+        "llm_defect_upper": pl.Float64,  # one-sided: the one that decides
+        "llm_decision": DECISIONS,
+        "llm_reason": pl.String,
+    }
+)
+"""The columns that every output frame has besides the schema's fields."""
+
+
+class Arguments(TypedDict, total=False):
+    """The keyword arguments that `map`, `plan`, `preview`, `peek` and `submit` share.
+
+    model
+        ``provider:model``. None for the embedded demo model, which is the default up to 2,000 rows.
+    name
+        A name for the run.
+    system
+        The system message, the same for all rows.
+    examples
+        Few-shot pairs (input by column, answer), sent before each row.
+    params
+        Sampling parameters, sent as given; ``max_tokens`` is 1,024 unless it is here.
+    tier
+        "batch" (the default where the provider has one) or "interactive".
+    ledger
+        The ledger's folder; None for LOTWISE_LEDGER, a lotwise.toml or ``.lotwise/`` upwards, else ``.lotwise/`` here.
+    budget
+        US dollars that this work may cost in all, whoever calls for it; None for no limit.
+    prices
+        US dollars a million tokens at the standard tier: input_mtok, output_mtok, cache_read_mtok, cache_write_mtok.
+    check
+        Rules beyond the schema: Polars expressions over the answer's columns, or functions of the value.
+    on_null
+        "skip" a row with a null in a used column, or "render" it as ``null``.
+    retry
+        Open another attempt of what has ended: "dead_lettered", "invalid", "refused", or codes of `llm_error`.
+    into
+        Put the answer into one struct column of this name.
+    prefix
+        Put this before the name of every output column.
+    progress
+        Whether to show how far the run is; None for yes where somebody watches.
+    poll_s
+        Seconds between looks at a batch; None for a pause that grows with its age.
+    data
+        "local" refuses every executor that sends content off this machine, before anything is rendered for it.
+    options
+        What is rarely set.
+    """
+
+    model: str | None
+    name: str | None
+    system: str | None
+    examples: Sequence[tuple[Mapping[str, Any], Any]]
+    params: Mapping[str, Any] | None
+    tier: Tier | None
+    ledger: str | os.PathLike[str] | None
+    budget: Decimal | int | str | None
+    prices: Mapping[str, Any] | None
+    check: Check | Sequence[Check] | None
+    on_null: Literal["skip", "render"]
+    retry: str | Sequence[str] | None
+    into: str | None
+    prefix: str | None
+    progress: bool | None
+    poll_s: float | None
+    data: Literal["local"] | None
+    options: Options | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A checked call, ready to be enrolled or estimated."""
+
+    prompt: str
+    template: Template
+    schema: Schema
+    validator: Validator
+    spec: Spec
+    spec_digest: str
+    executor: BatchExecutor | StreamExecutor
+    tier: Tier
+    options: Options
+    policy: Policy
+    prices: Prices | None
+    budget_usd: Decimal | None
+    on_null: Literal["skip", "render"]
+    retry: tuple[str, ...]
+    into: str | None
+    prefix: str
+    name: str | None
+    ledger: str | os.PathLike[str] | None
+    progress: bool | None
+    poll_s: float | None
+    warnings: tuple[str, ...] = field(default=())
+
+    def contents(self, frame: pl.DataFrame) -> Iterator[pl.Series]:
+        """Yield the frame's rendered rows in slices, null for a skipped row."""
+        for part in frame.iter_slices(engine.ENROLL_ROWS):
+            yield render(part, self.template, on_null=self.on_null)
+
+    @property
+    def output_schema(self) -> pl.Schema:
+        """The columns that are added to the frame, in order."""
+        return pl.Schema({**self.answer_columns, **{self.prefix + name: t for name, t in BOOKKEEPING.items()}})
+
+    @property
+    def answer_columns(self) -> dict[str, pl.DataType]:
+        """The answer's own columns: the schema's fields, or one struct."""
+        fields = self.schema.dtypes
+        if self.into is not None:
+            return {self.prefix + self.into: pl.Struct(dict(fields))}
+        return {self.prefix + name: dtype for name, dtype in fields.items()}
+
+
+def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any) -> Call:
+    """Check a call's arguments against its frame's columns.
+
+    Raises
+    ------
+    NotAFrame, BadArgument, EmptyTemplate, BadTemplate, UnknownColumn, UnrenderableColumn, UntranslatableSchema,
+    BadExample, OutputClash, UnknownProvider, UnknownModel, UnknownParameter, MissingExtra, ModelWeightsMissing,
+    MissingCredentials, HostedRefused, BadPrices
+        Each before anything is rendered or sent.
+    """
+    if not isinstance(frame, pl.DataFrame):
+        raise NotAFrame.of(frame)
+    unknown = sorted(set(arguments) - set(Arguments.__annotations__))
+    if unknown:
+        raise BadArgument.unknown(unknown, Arguments.__annotations__)
+    get = arguments.get
+    options = get("options") or Options()
+    if not isinstance(options, Options):
+        raise BadArgument.of("options", "must be lotwise.Options(...)")
+    template = Template.parse(prompt)
+    template.check(frame.columns)
+    translated = Schema.of(schema)
+    validator = Validator.of(translated, get("check"))
+    model = _model(get("model"), frame.height)
+    executor, model_name = load(model, tier=get("tier"), options=options.executor_options)
+    if not isinstance(executor, BatchExecutor | StreamExecutor):
+        raise BadArgument.of("model", f"{model!r} has no executor that can answer")
+    if get("data") not in (None, "local"):
+        raise BadArgument.of("data", "must be 'local' or None")
+    if get("data") == "local" and executor.hosted:
+        raise HostedRefused.of(model)
+    tier: Tier = "batch" if isinstance(executor, BatchExecutor) else "interactive"
+    params = dict(get("params") or {})
+    max_tokens = params.pop("max_tokens", DEFAULT_MAX_TOKENS)
+    if type(max_tokens) is not int or max_tokens < 1:
+        raise BadArgument.of("params", "max_tokens must be a positive integer")
+    warnings: list[str] = []
+    wire, left = (None, ()) if translated.wire is None else executor.wire_schema(translated.wire)
+    if left:
+        warnings.append(f"{executor.provider} cannot enforce {', '.join(left)}; validation checks it instead")
+    spec = Spec(
+        provider=model.partition(":")[0],
+        model=model_name,
+        system=get("system"),
+        examples=render_examples(template, get("examples") or (), translated, dtypes=dict(frame.schema)),
+        wire_schema=wire,
+        params=params,
+        max_tokens=max_tokens,
+        repeat=options.repeat,
+        model_digest=executor.model_digest(),
+    )
+    digest = spec_digest(spec)
+    executor.check(spec)
+    shared = len(spec.system or "") + sum(len(user) + len(answer) for user, answer in spec.examples)
+    if executor.hosted and (warning := cache_warning(template, shared)):
+        warnings.append(warning)
+    on_null = get("on_null", "skip")
+    if on_null not in ("skip", "render"):
+        raise BadArgument.of("on_null", "must be 'skip' or 'render'")
+    render(frame.clear(), template, on_null=on_null)  # refuses columns that have no text
+    call = Call(
+        prompt=prompt,
+        template=template,
+        schema=translated,
+        validator=validator,
+        spec=spec,
+        spec_digest=digest,
+        executor=executor,
+        tier=tier,
+        options=options,
+        policy=Policy(max_resends=options.max_resends, systemic_rate=options.systemic_rate),
+        prices=_prices(get("prices"), tier),
+        budget_usd=_budget(get("budget")),
+        on_null=on_null,
+        retry=_retry(get("retry")),
+        into=get("into"),
+        prefix=get("prefix") or "",
+        name=get("name"),
+        ledger=get("ledger"),
+        progress=get("progress"),
+        poll_s=_poll(get("poll_s")),
+        warnings=tuple(warnings),
+    )
+    clashing = [name for name in call.output_schema if name in frame.columns]
+    if clashing:
+        raise OutputClash.from_names(clashing)
+    twice = set(call.answer_columns) & {call.prefix + name for name in BOOKKEEPING}
+    if twice:
+        raise OutputClash.from_names(sorted(twice))
+    return call
+
+
+def _model(model: str | None, n_rows: int) -> str:
+    if model is not None:
+        if not isinstance(model, str) or not model:
+            raise BadArgument.of("model", "must be text, 'provider:model'")
+        return model
+    if n_rows > EMBEDDED_DEFAULT_ROWS:
+        raise ModelNotSaid.of(n_rows, EMBEDDED_DEFAULT_ROWS)
+    return "embedded"
+
+
+def _prices(prices: Mapping[str, Any] | None, tier: str) -> Prices | None:
+    return None if prices is None else Prices.given(prices, tier)
+
+
+def _budget(budget: object) -> Decimal | None:
+    if budget is None:
+        return None
+    if isinstance(budget, bool) or not isinstance(budget, Decimal | int | str):
+        raise BadArgument.of("budget", "must be US dollars as Decimal, int or str; a float cannot say cents exactly")
+    try:
+        amount = Decimal(budget)
+    except InvalidOperation:
+        raise BadArgument.of("budget", "is not an amount of US dollars") from None
+    if not amount.is_finite() or amount < 0:
+        raise BadArgument.of("budget", "must be a finite amount, not below zero")
+    return amount
+
+
+_STATES = ("dead_lettered", "invalid", "refused")
+_CODES = (*(code.value for code in Code), "invalid_json", "schema_mismatch", "empty", "check_failed", "oversize")
+
+
+def _retry(retry: object) -> tuple[str, ...]:
+    if retry is None:
+        return ()
+    words = (retry,) if isinstance(retry, str) else tuple(retry) if isinstance(retry, Sequence) else ()
+    unknown = [str(word) for word in words if word not in (*_STATES, *_CODES)]
+    if unknown or not words:
+        raise BadArgument.unknown(unknown or ["retry"], (*_STATES, *_CODES), where="retry")
+    return tuple(str(word) for word in words)
+
+
+def _poll(poll_s: object) -> float | None:
+    if poll_s is None:
+        return None
+    if isinstance(poll_s, bool) or not isinstance(poll_s, int | float) or not 0 <= poll_s < 86_400:
+        raise BadArgument.of("poll_s", "must be seconds, from 0 to a day")
+    return float(poll_s)

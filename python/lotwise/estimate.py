@@ -1,0 +1,188 @@
+"""What a call would do, worked out from the frame and the ledger without sending or writing anything."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+
+import polars as pl
+
+from lotwise.call import Call
+from lotwise.engine import Enrolled
+from lotwise.key import spec_json
+from lotwise.ledger.files import locate
+from lotwise.ledger.store import Ledger
+from lotwise.plan import pack
+
+WHY = pl.Enum(["reused", "in_flight", "sent", "retried", "ended", "skipped"])
+"""Why, per row: answered; asked and not back; to be sent; sent again; ended without an answer; asks nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What `map` would do.
+
+    Attributes
+    ----------
+    ledger, ledger_is_new
+        The folder that would be used, and whether it would be made.
+    model, tier
+        Who would be asked, and how.
+    n_rows, n_skipped, n_unique
+        Rows of the frame, rows with a null in a used column, distinct requests.
+    n_done, n_in_flight, n_ended
+        Distinct requests that have a valid answer, that wait for one, and that ended without one.
+    n_to_send
+        Distinct requests that would be sent.
+    n_shards, n_bytes
+        What they would be sent in: shards, and encoded bytes at most.
+    cost_low_usd, cost_high_usd
+        Nothing but the content read as four bytes a token and answered shortly; and the true upper bound. None where
+        no price is known.
+    warnings
+        What is worth knowing before.
+    close_spec
+        When nothing is done: the fields in which an earlier spec of the same model differs from this one, if any.
+    rows
+        One row a row of the frame: `llm_id` and `why` (of `WHY`).
+    """
+
+    ledger: Path
+    ledger_is_new: bool
+    model: str
+    tier: str
+    n_rows: int
+    n_skipped: int
+    n_unique: int
+    n_done: int
+    n_in_flight: int
+    n_ended: int
+    n_to_send: int
+    n_shards: int
+    n_bytes: int
+    cost_low_usd: Decimal | None
+    cost_high_usd: Decimal | None
+    warnings: tuple[str, ...]
+    close_spec: tuple[str, ...]
+    rows: pl.DataFrame = field(repr=False)
+
+    @classmethod
+    def of(cls, call: Call, frame: pl.DataFrame, enrolled: Enrolled) -> Plan:
+        """Work out what a call would do for an already keyed frame."""
+        path = locate(call.ledger)
+        is_new = not (path / "ledger.duckdb").exists()
+        ledger = None if is_new else Ledger.open(path, create=False)
+        keys = enrolled.manifest["key"]
+        if ledger is None:
+            known = pl.DataFrame(schema={"key": pl.String, "state": pl.String, "attempts": pl.Int32})
+        else:
+            known = ledger.answers(keys, call.validator.digest).select("key", "state", "attempts")
+        why = enrolled.manifest.select("key").join(known, on="key", how="left").select("key", why=_why(call).cast(WHY))
+        rows = pl.DataFrame({"llm_id": enrolled.keys}).join(
+            why.rename({"key": "llm_id"}), on="llm_id", how="left", maintain_order="left"
+        )
+        rows = rows.with_columns(pl.col("why").fill_null("skipped"))
+        counts = dict(why.group_by("why").len().iter_rows())
+        sizes = _sizes(call, frame, enrolled, why.filter(pl.col("why").is_in(["sent", "retried"])))
+        cut = pack(
+            sizes, call.executor.limits, shard_rows=call.options.shard_rows, shard_bytes=call.options.shard_bytes
+        )
+        n_bytes = int(sizes["bytes"].sum())
+        low, high = _cost(call, sizes)
+        nothing_done = not counts.get("reused") and not counts.get("in_flight")
+        return cls(
+            ledger=path,
+            ledger_is_new=is_new,
+            model=call.spec.model_name,
+            tier=call.tier,
+            n_rows=frame.height,
+            n_skipped=enrolled.n_skipped,
+            n_unique=keys.len(),
+            n_done=counts.get("reused", 0),
+            n_in_flight=counts.get("in_flight", 0),
+            n_ended=counts.get("ended", 0),
+            n_to_send=counts.get("sent", 0) + counts.get("retried", 0),
+            n_shards=len(cut.shards),
+            n_bytes=n_bytes,
+            cost_low_usd=low,
+            cost_high_usd=high,
+            warnings=call.warnings,
+            close_spec=_closest(call, ledger) if ledger is not None and nothing_done else (),
+            rows=rows,
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.n_rows:,} rows, {self.n_unique:,} distinct requests, {self.n_skipped:,} skipped",
+            f"{self.n_done:,} done, {self.n_in_flight:,} in flight, {self.n_ended:,} ended without an answer",
+            (
+                f"{self.n_to_send:,} to send to {self.model} ({self.tier}) in {self.n_shards:,} shards, "
+                f"{self.n_bytes:,} bytes at most"
+            ),
+            f"ledger {self.ledger}{' (would be made)' if self.ledger_is_new else ''}",
+        ]
+        if self.cost_high_usd is not None:
+            lines.insert(3, f"cost ${self.cost_low_usd} to ${self.cost_high_usd}")
+        if self.close_spec:
+            lines.append(f"an earlier spec of this model differs only in {', '.join(self.close_spec)}")
+        return "\n".join([*lines, *self.warnings])
+
+    def _repr_html_(self) -> str:
+        from lotwise import html
+
+        return html.plan(self)
+
+
+def _why(call: Call) -> pl.Expr:
+    state = pl.col("state")
+    retried = set(call.retry)
+    ended = ("invalid", "refused", "dead_lettered")
+    return (
+        pl.when(state == "succeeded")
+        .then(pl.lit("reused"))
+        .when(state == "submitted")
+        .then(pl.lit("in_flight"))
+        .when((state == "pending") & (pl.col("attempts") > 0))
+        .then(pl.lit("retried"))
+        .when(state.is_in([word for word in ended if word in retried]))
+        .then(pl.lit("retried"))
+        .when(state.is_in(ended))
+        .then(pl.lit("ended"))
+        .otherwise(pl.lit("sent"))
+    )
+
+
+def _sizes(call: Call, frame: pl.DataFrame, enrolled: Enrolled, wanted: pl.DataFrame) -> pl.DataFrame:
+    """Return `key`, `part` and `bytes` of the requests that would be sent, rendering the frame once more."""
+    sizes = [content.str.len_bytes() for content in call.contents(frame)]
+    lengths = pl.concat(sizes) if sizes else pl.Series([], dtype=pl.UInt32)
+    every = pl.DataFrame({"key": enrolled.keys, "content_bytes": lengths}).drop_nulls("key").unique("key", keep="first")
+    chosen = every.join(wanted.select("key"), on="key", how="semi")
+    return chosen.select("key", pl.lit("").alias("part"), bytes=call.executor.sizes(call.spec, chosen["content_bytes"]))
+
+
+def _cost(call: Call, sizes: pl.DataFrame) -> tuple[Decimal | None, Decimal | None]:
+    if call.prices is None:
+        return None, None
+    total = int(sizes["bytes"].sum())
+    low = call.prices.upper_bound(input_bytes=0, output_tokens=0) + (
+        call.prices.input_mtok * (total // 4) + call.prices.output_mtok * 10 * sizes.height
+    ) / Decimal(1_000_000)
+    high = call.prices.upper_bound(input_bytes=total, output_tokens=call.spec.max_tokens * sizes.height)
+    return low.quantize(Decimal("0.0001")), high.quantize(Decimal("0.0001"))
+
+
+def _closest(call: Call, ledger: Ledger) -> tuple[str, ...]:
+    """Name the fields in which the nearest stored spec of the same model differs from this call's."""
+    ours = json.loads(spec_json(call.spec))
+    best: tuple[str, ...] = ()
+    for digest, body in ledger.specs_of(call.spec.model_name).iter_rows():
+        theirs = json.loads(body)
+        different = tuple(sorted(name for name in ours if ours[name] != theirs.get(name)))
+        if digest == call.spec_digest:
+            return ()  # the same spec: what differs is the prompt or the rows
+        if not best or len(different) < len(best):
+            best = different
+    return best

@@ -1,0 +1,179 @@
+"""The front: `df.llm` on Polars frames, and the same five verbs as functions.
+
+`map` does the whole journey, `submit` begins it, `preview` does ten rows of it, `plan` says what it would do, and
+`peek` joins what the ledger already has.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+import polars as pl
+
+from lotwise import call as calls
+from lotwise import engine, join
+from lotwise.call import Arguments
+from lotwise.estimate import Plan
+from lotwise.ledger.files import locate
+from lotwise.ledger.store import Ledger
+from lotwise.run import Run, lot_of
+
+PREVIEW_ROWS = 10
+
+
+def map(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> pl.DataFrame:
+    """Ask a model about every row, once, and join the answers back.
+
+    Parameters
+    ----------
+    df
+        A Polars frame; it is not changed.
+    prompt
+        The user message, with ``{column}`` places and ``{{ }}`` for braces.
+    schema
+        What an answer looks like: a Pydantic model, a JSON Schema dict, a Polars schema or ``{name: dtype}``, or None
+        for text in a column ``answer``.
+    **arguments
+        See `lotwise.call.Arguments`.
+
+    Returns
+    -------
+    The same rows in the same order, the schema's fields as typed columns, then the bookkeeping columns (`llm_id`,
+    `llm_state`, `llm_error`, ...).
+
+    Raises
+    ------
+    LotwiseError
+        What can be known to be wrong, before anything is sent; else one `RunStopped` that carries `.run` and
+        `.partial()`.
+
+    Notes
+    -----
+    Identical rows are one request. What the ledger has is not asked again, in this process or another; what is in
+    flight is polled. Money is spent only by hosted models, and never past `budget`.
+
+    Examples
+    --------
+    >>> import polars as pl, lotwise, lotwise.testing
+    >>> df = pl.DataFrame({"body": ["refund me", None, "refund me"]})
+    >>> out = lotwise.map(df, "Echo: {body}", model="scripted:echo", ledger=folder, progress=False)
+    >>> out["answer"].to_list()
+    ['Echo: refund me', None, 'Echo: refund me']
+    >>> out["llm_state"].to_list()
+    ['succeeded', 'skipped', 'succeeded']
+    """
+    return submit_unsent(df, prompt, schema, **arguments).collect()
+
+
+def submit_unsent(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> Run:
+    """Check a call and write its run down, without sending anything yet."""
+    call = calls.prepare(df, prompt, schema, **arguments)
+    return Run.begin(call, df)
+
+
+def submit(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> Run:
+    """Send what is missing and return the run's handle without waiting for answers.
+
+    Parameters and errors are those of `map`.
+
+    Returns
+    -------
+    A `Run`: `status()`, `wait()`, `collect()`, `missing()`, `cancel()`.
+
+    Notes
+    -----
+    A provider's batches are made before this returns, as many as may be in flight at once; a local engine works in a
+    thread of this process. The rest is sent by `wait`, `collect`, a repeated call, or ``lotwise resume``.
+    """
+    return submit_unsent(df, prompt, schema, **arguments).start()
+
+
+def preview(
+    df: pl.DataFrame, prompt: str, schema: Any = None, n: int = PREVIEW_ROWS, **arguments: Unpack[Arguments]
+) -> pl.DataFrame:
+    """Answer the first `n` rows now, interactively where the provider has that, to see what the prompt does.
+
+    Returns
+    -------
+    The first `n` rows with the columns that `map` adds.
+
+    Notes
+    -----
+    The keys are those of `map`: what is previewed is not bought again.
+    """
+    arguments.setdefault("tier", "interactive")
+    return map(df.head(n), prompt, schema, **arguments)
+
+
+def peek(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> pl.DataFrame:
+    """Join what the ledger has, and send nothing.
+
+    Returns
+    -------
+    As `map`. Rows that were never sent show `absent`; where there is no ledger, all rows do.
+    """
+    call = calls.prepare(df, prompt, schema, **arguments)
+    enrolled = _keyed(call, df)
+    distinct = enrolled.keys.drop_nulls().unique()
+    path = locate(call.ledger)
+    if not (path / "ledger.duckdb").exists():
+        answers = absent(distinct)
+    else:
+        answers = Ledger.open(path, create=False).answers(distinct, call.validator.digest)
+    return join.attach(df, enrolled.keys, answers, call, lot_of(engine.job_digest(call.spec_digest, enrolled.manifest)))
+
+
+def plan(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> Plan:
+    """Say what `map` would do. Sends nothing and writes nothing.
+
+    Returns
+    -------
+    A `Plan`: rows, distinct requests, what is done, in flight and to send, shards and bytes, and per row why.
+    """
+    call = calls.prepare(df, prompt, schema, **arguments)
+    return Plan.of(call, df, _keyed(call, df))
+
+
+def _keyed(call: calls.Call, df: pl.DataFrame) -> engine.Enrolled:
+    """Key a frame's rows without writing anything down."""
+    keys = [engine.content_keys(call.spec_digest, content) for content in call.contents(df)]
+    joined = pl.concat(keys) if keys else pl.Series("key", [], dtype=pl.String)
+    return engine.Enrolled(keys=joined, manifest=engine.manifest_of(joined), n_new=0)
+
+
+def absent(keys: pl.Series) -> pl.DataFrame:
+    """Return what the ledger would say of keys that it does not have."""
+    nothing = pl.lit(None, pl.String)
+    return pl.DataFrame({"key": keys}).select(
+        "key", state=pl.lit("absent"), reason=nothing, faults=nothing, attempts=pl.lit(0), value=nothing
+    )
+
+
+@pl.api.register_dataframe_namespace("llm")
+class LLM:
+    """`df.llm`: LLM work over a Polars frame. Type checkers know the same verbs as functions of `lotwise`."""
+
+    def __init__(self, df: pl.DataFrame) -> None:
+        self._df = df
+
+    def map(self, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> pl.DataFrame:
+        """Ask a model about every row, once, and join the answers back: `lotwise.map`."""
+        return map(self._df, prompt, schema, **arguments)
+
+    def submit(self, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> Run:
+        """Send what is missing without waiting for answers: `lotwise.submit`."""
+        return submit(self._df, prompt, schema, **arguments)
+
+    def preview(
+        self, prompt: str, schema: Any = None, n: int = PREVIEW_ROWS, **arguments: Unpack[Arguments]
+    ) -> pl.DataFrame:
+        """Answer the first `n` rows now: `lotwise.preview`."""
+        return preview(self._df, prompt, schema, n, **arguments)
+
+    def peek(self, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> pl.DataFrame:
+        """Join what the ledger has, and send nothing: `lotwise.peek`."""
+        return peek(self._df, prompt, schema, **arguments)
+
+    def plan(self, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> Plan:
+        """Say what `map` would do, and do nothing: `lotwise.plan`."""
+        return plan(self._df, prompt, schema, **arguments)

@@ -1,0 +1,63 @@
+"""A ledger as the analyst holds it: its runs, its answers to SQL, and the way to take a run up again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import polars as pl
+
+from lotwise.job import Options
+from lotwise.ledger.store import Ledger
+from lotwise.run import Run
+
+
+class LedgerHandle:
+    """A ledger that exists. Made by `open_ledger`; holds no connection between calls."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    @property
+    def path(self) -> Path:
+        """The ledger's folder."""
+        return self._ledger.path
+
+    def __repr__(self) -> str:
+        return f"<lotwise ledger at {self.path}>"
+
+    def runs(self) -> pl.DataFrame:
+        """Return all runs, oldest first: one row a run."""
+        return self._ledger.runs()
+
+    def sql(self, query: str) -> pl.DataFrame:
+        """Answer one read-only DuckDB query over the ledger's tables. It opens, answers and closes."""
+        return self._ledger.sql(query)
+
+    def resume(
+        self, run_id: str, *, options: Options | None = None, progress: bool | None = None, poll_s: float | None = None
+    ) -> Run:
+        """Take a run up in this process; `wait()` on what it returns goes on with it.
+
+        Raises
+        ------
+        UnknownRun
+            The ledger has no such run.
+        """
+        return Run.resume(self._ledger, run_id, options=options, progress=progress, poll_s=poll_s)
+
+
+def open_ledger(path: str | os.PathLike[str] | None = None) -> LedgerHandle:
+    """Open a ledger that exists.
+
+    Parameters
+    ----------
+    path
+        Its folder; None to find it as `map` does.
+
+    Raises
+    ------
+    LedgerNotFound, LedgerForeign, LedgerNewer, LedgerDamaged, LedgerLocked
+        The file is left as it is in every case.
+    """
+    return LedgerHandle(Ledger.open(path, create=False))
