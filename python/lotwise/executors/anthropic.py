@@ -168,6 +168,9 @@ class _Service:
         made = dialect.wire_schema(schema_text)
         return made.text, made.left_to_validation
 
+    def model_digest(self) -> None:
+        """Return None: what a hosted model is made of is not known here."""
+
     def account(self) -> str:
         """Return organisation and workspace where the server names them, else a digest of the key.
 
@@ -203,9 +206,9 @@ class _Service:
         """Return an upper bound of each request's encoded bytes (Int64), from its content's UTF-8 bytes."""
         return encode.sizes(content_bytes, self._parts_for(spec)(spec.max_tokens), dialect.ENVELOPE)
 
-    def exact_sizes(self, spec: Spec, content: pl.Series) -> pl.Series:
+    def encoded_sizes(self, spec: Spec, content: pl.Series) -> pl.Series:
         """Return each request's encoded bytes (Int64), from its content, for rows without a variant."""
-        return encode.exact_sizes(content, self._parts_for(spec)(spec.max_tokens), dialect.ENVELOPE)
+        return encode.encoded_sizes(content, self._parts_for(spec)(spec.max_tokens), dialect.ENVELOPE)
 
     def body(self, spec: Spec, content: str, variant: str | None = None) -> bytes:
         """Return the body that is sent for one request, from request and variant alone."""

@@ -139,19 +139,20 @@ def sizes(content_bytes: pl.Series, parts: BodyParts, envelope: Envelope) -> pl.
 
     Notes
     -----
-    A bound from the number of bytes alone must allow that every byte is a control character; `exact_sizes` looks at
+    A bound from the number of bytes alone must allow that every byte is a control character; `encoded_sizes` looks at
     the text.
     """
     return (content_bytes.cast(pl.Int64) * _WORST_GROWTH + _constant_bytes(parts, envelope)).alias("bytes")
 
 
-def exact_sizes(content: pl.Series, parts: BodyParts, envelope: Envelope) -> pl.Series:
-    """Return each line's encoded bytes (Int64), its newline included, for rows without a variant."""
+def encoded_sizes(content: pl.Series, parts: BodyParts, envelope: Envelope) -> pl.Series:
+    """Return each line's encoded bytes (Int64), its newline included, for rows without a variant; at most one over."""
     quoted = _quoted(content).str.len_bytes().cast(pl.Int64)
     return (quoted + (_constant_bytes(parts, envelope) - 2)).alias("bytes")
 
 
 def _constant_bytes(parts: BodyParts, envelope: Envelope) -> int:
-    custom_id, quotes, newline = 64, 2, 2
+    # The length of lotwise's own ids; and a comma with a newline where lines are items of an array.
+    custom_id, quotes, newline = 57, 2, 2
     text = envelope.before + envelope.between + envelope.after + parts.head + parts.tail
     return len(text.encode()) + custom_id + quotes + newline

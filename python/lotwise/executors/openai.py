@@ -1,8 +1,8 @@
 """OpenAI, and every service that speaks its dialect, through its own SDK: files and batches, and synchronous calls.
 
-The client takes the user's own environment (``OPENAI_API_KEY``, ``OPENAI_BASE_URL``, ...). A shard is uploaded as a file
-that charges nothing; the one call that may charge is the create, made once, with our shard and run ids in the batch's
-metadata, where a crash finds them again. In every final state both the output and the error file are read.
+The client takes the user's own environment (``OPENAI_API_KEY``, ``OPENAI_BASE_URL``, ...). A shard is uploaded as a
+file, which charges nothing; the one call that may charge is the create, made once, with our shard and run ids in the
+batch's metadata, where a crash finds them again. In every final state both the output and the error file are read.
 """
 
 from __future__ import annotations
@@ -178,6 +178,9 @@ class _Service:
         made = dialect.wire_schema(schema_text)
         return made.text, made.left_to_validation
 
+    def model_digest(self) -> None:
+        """Return None: what a hosted model is made of is not known here."""
+
     def account(self) -> str:
         """Return organisation and project where the server names them, else a digest of the key.
 
@@ -214,10 +217,10 @@ class _Service:
         parts = self._parts_for(spec)(spec.max_tokens)
         return encode.sizes(content_bytes, parts, dialect.envelope(self._options.endpoint))
 
-    def exact_sizes(self, spec: Spec, content: pl.Series) -> pl.Series:
+    def encoded_sizes(self, spec: Spec, content: pl.Series) -> pl.Series:
         """Return each request's encoded bytes (Int64), from its content, for rows without a variant."""
         parts = self._parts_for(spec)(spec.max_tokens)
-        return encode.exact_sizes(content, parts, dialect.envelope(self._options.endpoint))
+        return encode.encoded_sizes(content, parts, dialect.envelope(self._options.endpoint))
 
     def body(self, spec: Spec, content: str, variant: str | None = None) -> bytes:
         """Return the body that is sent for one request, from request and variant alone."""
