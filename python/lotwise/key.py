@@ -29,7 +29,7 @@ _SAFE_INTEGER = 2**53 - 1
 """The largest integer that RFC 8785 writes; JSON readers that use doubles lose larger ones."""
 
 _BIG = "$int"
-"""The sole member of the object that stands for a larger integer, such as a 64-bit seed."""
+"""The sole member of the object that stands for a larger whole number, such as a 64-bit seed."""
 
 
 def spec_json(spec: Spec) -> str:
@@ -163,7 +163,8 @@ def _plain(value: Any, path: str) -> Any:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise BadParams.at(path, "not a finite number")
-        return value
+        # A large whole float is written without a point, and would be read back as an integer.
+        return {_BIG: str(int(value))} if value.is_integer() and abs(value) > _SAFE_INTEGER else value
     if isinstance(value, Mapping):
         if _BIG in value:
             raise BadParams.at(path, f"a dict with the reserved name {_BIG!r}")

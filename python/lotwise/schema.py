@@ -136,12 +136,17 @@ class Schema:
     @classmethod
     def _of_json_schema(cls, schema: Mapping[str, Any]) -> Schema:
         original = _copied(schema)
+        fault: jsonschema_rs.ValidationError | None = None
         try:
-            jsonschema_rs.validator_for(original, validate_formats=True)
-        except (ValueError, jsonschema_rs.ValidationError) as error:
-            fault = error.message if isinstance(error, jsonschema_rs.ValidationError) else str(error)
-            raise UntranslatableSchema.at("", f"it is not a valid JSON Schema: {fault}") from None
+            jsonschema_rs.validator_for(original, validate_formats=True, offline=True)
+        except jsonschema_rs.ValidationError as error:
+            fault = error
+        if fault is not None and fault.kind.name != "$ref":
+            raise UntranslatableSchema.at("", f"it is not a valid JSON Schema: {fault.message}")
+        # A schema that is sound but for a reference is read, to say where that reference stands.
         node = Reader(original, absent_is_null=True).root()
+        if fault is not None:
+            raise UntranslatableSchema.at("", f"it refers to what is not there: {fault.message}")
         return cls(
             dtypes=pl.Schema(_fields(node.dtype)),
             wire=_compact(node.wire),

@@ -305,7 +305,7 @@ def _verdict_of_model(model: type[BaseModel]) -> Callable[[str, Any, bytes], byt
 
 def _verdict_of_rules(schema: Schema) -> Callable[[str, Any, bytes], bytes | _Fault]:
     """Judge by the original JSON Schema, formats included."""
-    rules = jsonschema_rs.validator_for(dict(schema.json_schema), validate_formats=True)
+    rules = jsonschema_rs.validator_for(dict(schema.json_schema), validate_formats=True, offline=True)
     known = frozenset(_property_names(schema.json_schema))
     is_valid, optionals = rules.is_valid, schema.optionals
 
