@@ -175,6 +175,7 @@ def _first_guess(x: Ints, n: Ints, total: Ints, level: float) -> Ints:
 
     The rarer kind of row is the one counted: an upper limit of bad rows, or a lower one of good rows.
     """
+    n = np.maximum(n, 1)
     z, width, good = normal_quantile(1 - level), total - (n - 1) / 2, np.maximum(n - x, 1)
     m = (x + 1) * (1 - 1 / (9 * (x + 1)) + z / (3 * np.sqrt(x + 1))) ** 3
     bad_high = m / (n + (m - x) / 2) * width + x / 2

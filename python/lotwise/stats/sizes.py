@@ -71,12 +71,14 @@ def sample_size(
         check_counts(0, 0, population)
     quantile = exact(z_two_sided(confidence) if z is None else z)
     n0 = quantile**2 * p * (1 - p) / e**2
-    if population:
-        n = math.ceil(n0 * population / (population + n0 - 1))
-    else:
-        n = math.ceil(n0) if population is None else 0
+    corrected = n0 if population is None else n0 * population / (population + n0 - 1 or 1)
     return SampleSize(
-        n=n, n_infinite=float(n0), population=population, margin=float(e), expected_rate=float(p), z=float(quantile)
+        n=math.ceil(corrected),
+        n_infinite=float(n0),
+        population=population,
+        margin=float(e),
+        expected_rate=float(p),
+        z=float(quantile),
     )
 
 
