@@ -16,7 +16,7 @@ from lotwise.errors import UnreadableValue
 _OFFSET = r"(?i)(z|[+-][0-9]{2}:[0-9]{2})$"
 
 
-def typed_columns(values: pl.Series, dtypes: pl.Schema) -> tuple[pl.DataFrame, pl.DataFrame]:
+def typed_columns(values: pl.Series, dtypes: pl.Schema) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
     """Read JSON objects into columns.
 
     Parameters
@@ -29,8 +29,8 @@ def typed_columns(values: pl.Series, dtypes: pl.Schema) -> tuple[pl.DataFrame, p
     Returns
     -------
     tuple
-        The columns with exactly these dtypes, and as many Boolean columns of the same names that are true where
-        something that was no null became one. Both of the values' height.
+        The columns with exactly these dtypes, and by column a Boolean Series that is true where something that was
+        no null became one. All of the values' height.
 
     Raises
     ------
@@ -47,15 +47,15 @@ def typed_columns(values: pl.Series, dtypes: pl.Schema) -> tuple[pl.DataFrame, p
     if read is None or len(read) != len(values):
         raise UnreadableValue.in_column(None, None)
     if not dtypes:
-        return pl.DataFrame(), pl.DataFrame()
+        return pl.DataFrame(), {}
     # By number from here on: Polars reads names such as "*" and "^a$" as patterns.
     loose = read.struct.unnest()
     loose.columns = [str(i) for i in range(len(dtypes))]
     exact = loose.select(_exact(pl.col(str(i)), dtype).alias(str(i)) for i, dtype in enumerate(dtypes.values()))
     was = loose.select(_nulls(pl.col(str(i)), dtype, arrays=False) for i, dtype in enumerate(dtypes.values()))
     now = exact.select(_nulls(pl.col(str(i)), dtype, arrays=True) for i, dtype in enumerate(dtypes.values()))
-    lost = pl.DataFrame([(was[name] != now[name]).alias(name) for name in was.columns])
-    exact.columns, lost.columns = list(dtypes), list(dtypes)
+    lost = {name: (was[str(i)] != now[str(i)]).alias("lost") for i, name in enumerate(dtypes)}
+    exact.columns = list(dtypes)
     return exact, lost
 
 
@@ -96,6 +96,12 @@ def _exact(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
         # An instant without an offset is UTC; a column without a time zone holds UTC.
         offset = pl.when(value.str.contains(_OFFSET)).then(value).otherwise(value + "Z")
         instant = offset.str.to_datetime("%+", time_unit=dtype.time_unit, strict=False)
+        if dtype.time_unit == "ns":
+            # Outside 1677 to 2262 the nanoseconds wrap round in to_datetime; a cast gives null.
+            held = offset.str.to_datetime("%+", time_unit="us", strict=False).cast(
+                pl.Datetime("ns", "UTC"), strict=False
+            )
+            instant = pl.when(held.is_not_null()).then(instant)
         if dtype.time_zone is None:
             return instant.dt.replace_time_zone(None)
         return instant.dt.convert_time_zone(dtype.time_zone)

@@ -180,8 +180,8 @@ class Validator:
             A value does not fit: it was judged by another schema. Nothing becomes null in silence.
         """
         frame, lost = typed_columns(values, self.schema.dtypes)
-        for name in lost.columns:
-            if rows := int(lost[name].sum()):
+        for name, mask in lost.items():
+            if rows := int(mask.sum()):
                 raise UnreadableValue.in_column(name, rows)
         return frame
 
@@ -251,10 +251,10 @@ class Validator:
         values = pl.Series([results[i] for i in rows], dtype=pl.Binary).cast(pl.String)
         frame, lost = typed_columns(values, self.schema.dtypes)
         held = pl.repeat(True, len(rows), eager=True)
-        for name in lost.columns:
-            for at in lost[name].arg_true():
+        for name, mask in lost.items():
+            for at in mask.arg_true():
                 results[rows[at]] = _Fault("schema_mismatch", ((name, "unrepresentable"),))
-            held &= ~lost[name]
+            held &= ~mask
         kept, rows = frame.filter(held), [rows[at] for at in held.arg_true()]
         failed: dict[int, list[tuple[str, str]]] = {}
         for name, check in self.checks:
