@@ -37,18 +37,18 @@ DECISIONS = pl.Enum(["release", "re_review", "continue"])
 
 BOOKKEEPING = pl.Schema(
     {
-        "llm_id": pl.String,  # the request's key
+        "llm_id": pl.String(),  # the request's key
         "llm_state": ROW_STATES,
-        "llm_error": pl.String,  # null when fine, else a code and a short reason without row content
-        "llm_attempts": pl.Int32,  # sendings so far
-        "llm_lot": pl.String,  # rows that are accepted or re-reviewed together
-        "llm_inspected": pl.Int64,  # inspected answers of the lot
-        "llm_defect_rate": pl.Float64,
-        "llm_defect_low": pl.Float64,
-        "llm_defect_high": pl.Float64,
-        "llm_defect_upper": pl.Float64,  # one-sided: the one that decides
+        "llm_error": pl.String(),  # null when fine, else a code and a short reason without row content
+        "llm_attempts": pl.Int32(),  # sendings so far
+        "llm_lot": pl.String(),  # rows that are accepted or re-reviewed together
+        "llm_inspected": pl.Int64(),  # inspected answers of the lot
+        "llm_defect_rate": pl.Float64(),
+        "llm_defect_low": pl.Float64(),
+        "llm_defect_high": pl.Float64(),
+        "llm_defect_upper": pl.Float64(),  # one-sided: the one that decides
         "llm_decision": DECISIONS,
-        "llm_reason": pl.String,
+        "llm_reason": pl.String(),
     }
 )
 """The columns that every output frame has besides the schema's fields."""

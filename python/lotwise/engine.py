@@ -21,7 +21,7 @@ from lotwise import lifecycle, reconcile
 from lotwise.errors import BudgetTooSmall, ClaimLost, RunEnded
 from lotwise.job import Job, Snapshot
 from lotwise.key import keys as content_keys
-from lotwise.ledger.store import Intent, Ledger, lease
+from lotwise.ledger.store import Intent, Ledger, ShardRow, lease
 from lotwise.lifecycle import RequestState, ShardState
 from lotwise.plan import Pack, pack
 
@@ -148,7 +148,7 @@ def drive(job: Job, *, wait: bool = True) -> Outlook:
             job.clock.sleep(outlook.pause_s)
 
 
-def advance(job: Job, shard: dict[str, Any]) -> None:
+def advance(job: Job, shard: ShardRow) -> None:
     """Take one step with one shard; losing a race for it is no fault, the next pass sees what the winner did."""
     try:
         reconcile.step(job, shard)
@@ -236,7 +236,7 @@ def cut_shards(job: Job, due: pl.DataFrame) -> Pack:
     return pack(sized, job.executor.limits, shard_rows=job.options.shard_rows, shard_bytes=job.options.shard_bytes)
 
 
-def intend(job: Job, planned: pl.DataFrame) -> dict[str, Any] | None:
+def intend(job: Job, planned: pl.DataFrame) -> ShardRow | None:
     """Write a shard's intent, cut to what the budget holds. None when not one request fits now.
 
     When nothing fits and nothing is in flight whose settlement could make room, the budget is reached.
@@ -320,9 +320,7 @@ def look_ahead(job: Job) -> Outlook:
         due = job.ledger.pending(job.run_id)["due_at"]
         if due.null_count() and not shards:
             moments.append(now)
-        later = due.drop_nulls()
-        if later.len():
-            moments.append(later.min())
+        moments += due.drop_nulls().sort().head(1).to_list()
     pause = min(((moment - now).total_seconds() for moment in moments), default=0.0)
     return Outlook(n_open=n_open, n_waiting=len(shards), pause_s=max(pause, 0.0), counts=counts)
 

@@ -14,6 +14,7 @@ from lotwise import call as calls
 from lotwise import engine, join
 from lotwise.call import Arguments
 from lotwise.estimate import Plan
+from lotwise.key import keys as content_keys
 from lotwise.ledger.files import locate
 from lotwise.ledger.store import Ledger
 from lotwise.run import Run, lot_of
@@ -136,7 +137,7 @@ def plan(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[
 
 def _keyed(call: calls.Call, df: pl.DataFrame) -> engine.Enrolled:
     """Key a frame's rows without writing anything down."""
-    keys = [engine.content_keys(call.spec_digest, content) for content in call.contents(df)]
+    keys = [content_keys(call.spec_digest, content) for content in call.contents(df)]
     joined = pl.concat(keys) if keys else pl.Series("key", [], dtype=pl.String)
     return engine.Enrolled(keys=joined, manifest=engine.manifest_of(joined), n_new=0)
 

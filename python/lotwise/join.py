@@ -62,7 +62,7 @@ def attach(frame: pl.DataFrame, keys: pl.Series, answers: pl.DataFrame, call: Ca
         llm_decision=pl.when(asked).then(pl.lit("continue")).cast(DECISIONS),
         llm_reason=pl.when(asked).then(pl.lit(NO_INSPECTION)),
     )
-    bookkeeping = bookkeeping.cast(dict(BOOKKEEPING)).rename({n: call.prefix + n for n in bookkeeping.columns})
+    bookkeeping = bookkeeping.cast(BOOKKEEPING).rename({n: call.prefix + n for n in bookkeeping.columns})
     return pl.concat([frame, rows.select(list(call.answer_columns)), bookkeeping], how="horizontal")
 
 

@@ -26,12 +26,10 @@ class Reporter(Protocol):
     def detached(self, run_id: str, ledger: Path) -> None: ...
     def finished(self) -> None: ...
 
-    @staticmethod
-    def of(progress: bool | None) -> Reporter:
-        """Return the reporter that suits where we are; a silent one when it is not wanted."""
-        if progress is False:
-            return Silent()
-        return Lines(sys.stderr)
+
+def reporter(progress: bool | None) -> Reporter:
+    """Return the reporter that suits where we are; a silent one when it is not wanted."""
+    return Silent() if progress is False else Lines(sys.stderr)
 
 
 class Silent:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any
-
 import polars as pl
 
 from lotwise import lifecycle
@@ -28,7 +26,7 @@ from lotwise.errors import (
 )
 from lotwise.executors.base import BatchExecutor, StreamExecutor
 from lotwise.job import Job
-from lotwise.ledger.store import lease
+from lotwise.ledger.store import ShardRow, lease
 from lotwise.lifecycle import RequestState, ShardState, Standing, Step
 from lotwise.request import BILLED, Code, Listed, Observation, Phase, Shard, custom_id
 
@@ -40,11 +38,8 @@ CHUNK = 25_000
 GATHER = timedelta(seconds=1)
 """How long answers of a local engine may wait to be written down together; a kill loses at most so much work."""
 
-Row = Mapping[str, Any]
-"""A shard as the ledger stores it."""
 
-
-def step(job: Job, shard: Row) -> None:
+def step(job: Job, shard: ShardRow) -> None:
     """Do what is next with one open shard, if it is ours to do."""
     now = job.clock.now()
     match lifecycle.next_step(_standing(job, shard, now)):
@@ -67,7 +62,7 @@ def step(job: Job, shard: Row) -> None:
 # --- observing ----------------------------------------------------------------------------------------------------
 
 
-def _standing(job: Job, shard: Row, now: datetime) -> Standing:
+def _standing(job: Job, shard: ShardRow, now: datetime) -> Standing:
     until, owner = shard["lease_until"], shard["owner"]
     mine = owner == job.owner
     return Standing(
@@ -79,18 +74,19 @@ def _standing(job: Job, shard: Row, now: datetime) -> Standing:
     )
 
 
-def next_look(job: Job, shard: Row) -> datetime:
+def next_look(job: Job, shard: ShardRow) -> datetime:
     """Return when a submitted or uncertain shard is to be looked at again."""
+    since = shard["submitted_at"] or shard["intended_at"]
     last = shard["polled_at"]
     if last is None:
-        return shard["submitted_at"] or shard["intended_at"]
+        return since
     if job.poll_s is not None:
         return last + timedelta(seconds=job.poll_s)
-    age = (last - (shard["submitted_at"] or shard["intended_at"])).total_seconds()
+    age = (last - since).total_seconds()
     return last + timedelta(seconds=lifecycle.poll_pause(age, job.rng.random()))
 
 
-def _take(job: Job, shard: Row, now: datetime) -> bool:
+def _take(job: Job, shard: ShardRow, now: datetime) -> bool:
     owner = shard["owner"]
     gone = owner if owner is not None and job.is_gone(owner) else None
     until = lease(now, job.options.lease_s)
@@ -100,7 +96,7 @@ def _take(job: Job, shard: Row, now: datetime) -> bool:
 # --- sending ------------------------------------------------------------------------------------------------------
 
 
-def submit(job: Job, shard: Row) -> None:
+def submit(job: Job, shard: ShardRow) -> None:
     """Carry an intent that is ours to the provider: encode, say `creating`, call once, write the id down."""
     executor, ledger = job.executor, job.ledger
     about = _about(shard)
@@ -166,7 +162,7 @@ def _accepted(job: Job, executor: BatchExecutor, about: Shard, batch_id: str) ->
         executor.cancel(batch_id)
 
 
-def _rejected(job: Job, shard: Row, refusal: CreateRejected, origin: ShardState) -> None:
+def _rejected(job: Job, shard: ShardRow, refusal: CreateRejected, origin: ShardState) -> None:
     now = job.clock.now()
     wait = refusal.wait_s
     if wait is None and not refusal.blocked and not refusal.input_fault:
@@ -188,16 +184,22 @@ def _rejected(job: Job, shard: Row, refusal: CreateRejected, origin: ShardState)
     )
 
 
-def _pause(job: Job, shard: Row, code: str) -> None:
+def _pause(job: Job, shard: ShardRow, code: str) -> None:
     """Keep an intent whose upload did not get through; it is tried again at the next pass."""
     job.ledger.note_poll(shard["id"], code, job.clock.now())
 
 
-def _about(shard: Row) -> Shard:
+def _about(shard: ShardRow) -> Shard:
     return Shard(id=shard["id"], run_id=shard["run"], n_requests=shard["n_requests"], created_at=shard["intended_at"])
 
 
-def _requests(job: Job, shard: Row, keys: pl.DataFrame | None = None) -> pl.DataFrame:
+def _batch_id(shard: ShardRow) -> str:
+    if shard["batch_id"] is None:
+        raise LedgerInconsistent.of("a submitted shard has no batch id", shard=shard["id"])
+    return shard["batch_id"]
+
+
+def _requests(job: Job, shard: ShardRow, keys: pl.DataFrame | None = None) -> pl.DataFrame:
     """Return the frame of requests that an executor is handed, with the ids that the provider will see."""
     sent = job.ledger.shard_keys(shard["id"]) if keys is None else keys
     texts = job.ledger.contents(sent.select("key", "part", "variant"))
@@ -212,7 +214,7 @@ def _requests(job: Job, shard: Row, keys: pl.DataFrame | None = None) -> pl.Data
 # --- after a crash ------------------------------------------------------------------------------------------------
 
 
-def _release(job: Job, shard: Row, target: ShardState, reason: str) -> None:
+def _release(job: Job, shard: ShardRow, target: ShardState, reason: str) -> None:
     count = job.ledger.release(
         shard["id"],
         ShardState(shard["state"]),
@@ -225,7 +227,7 @@ def _release(job: Job, shard: Row, target: ShardState, reason: str) -> None:
     log.info("shard %s was never sent (%s); its %d requests are pending again", shard["id"], reason, count)
 
 
-def _resolve(job: Job, shard: Row) -> None:
+def _resolve(job: Job, shard: ShardRow) -> None:
     """Find out whether a create that was begun arrived: adopt the batch, prove that there is none, or wait."""
     executor, ledger, now = job.executor, job.ledger, job.clock.now()
     if not isinstance(executor, BatchExecutor):
@@ -260,7 +262,7 @@ def _resolve(job: Job, shard: Row) -> None:
         )
         return
     unsent = not open_question and lifecycle.proven_unsent(
-        creating_at=shard["creating_at"],
+        creating_at=shard["creating_at"] or shard["intended_at"],
         listed_at=now,
         create_timeout_s=job.options.create_timeout_s,
         margin_s=job.options.absence_margin_s,
@@ -275,7 +277,7 @@ def _resolve(job: Job, shard: Row) -> None:
 
 
 def _find(
-    executor: BatchExecutor, shard: Row, listed: Sequence[Listed], margin: timedelta
+    executor: BatchExecutor, shard: ShardRow, listed: Sequence[Listed], margin: timedelta
 ) -> tuple[Listed | None, bool]:
     """Return the listed batch that is this shard, and whether one that may be it cannot be told yet.
 
@@ -289,7 +291,7 @@ def _find(
     for batch in listed:
         if batch.shard_id is not None or batch.n_requests not in (None, shard["n_requests"]):
             continue
-        if batch.created_at < shard["creating_at"] - margin:
+        if batch.created_at < (shard["creating_at"] or shard["intended_at"]) - margin:
             continue
         confirm = getattr(executor, "first_ids", None)
         if not batch.ended or confirm is None:
@@ -299,7 +301,7 @@ def _find(
     return None, open_question
 
 
-def refuse_other_account(job: Job, shard: Row) -> None:
+def refuse_other_account(job: Job, shard: ShardRow) -> None:
     """Refuse to draw conclusions about a shard that was sent under another account than ours."""
     here = job.executor.account()
     if shard["account"] != here:
@@ -309,17 +311,17 @@ def refuse_other_account(job: Job, shard: Row) -> None:
 # --- waiting ------------------------------------------------------------------------------------------------------
 
 
-def _poll(job: Job, shard: Row) -> None:
+def _poll(job: Job, shard: ShardRow) -> None:
     """Look at a batch once. An unknown state or an unreachable provider is asked again, whatever the counts say."""
     executor, ledger, now = job.executor, job.ledger, job.clock.now()
     assert isinstance(executor, BatchExecutor)
     try:
-        seen = executor.poll(shard["batch_id"])
+        seen = executor.poll(_batch_id(shard))
     except Unreachable as fault:
         seen = Observation(phase=Phase.RUNNING, provider_state=f"unreachable:{fault.code}")
     except BatchNotFound:
         refuse_other_account(job, shard)
-        given_up = now - shard["submitted_at"] > timedelta(seconds=job.options.lost_after_s)
+        given_up = now - (shard["submitted_at"] or shard["intended_at"]) > timedelta(seconds=job.options.lost_after_s)
         seen = Observation(phase=Phase.ENDED if given_up else Phase.RUNNING, provider_state="not_found")
     ledger.note_poll(shard["id"], seen.provider_state, now)
     state = ShardState(shard["state"])
@@ -345,7 +347,7 @@ def _poll(job: Job, shard: Row) -> None:
             ledger.drop(shard["id"], owner=job.owner)
 
 
-def cancel(job: Job, shard: Row) -> None:
+def cancel(job: Job, shard: ShardRow) -> None:
     """Ask the provider to cancel a shard that is in flight; a shard that never left is released at once."""
     executor, now = job.executor, job.clock.now()
     if not _take(job, shard, now):
@@ -354,7 +356,7 @@ def cancel(job: Job, shard: Row) -> None:
         case ShardState.INTENDED:
             _release(job, shard, ShardState.LOST, "canceled")
         case ShardState.SUBMITTED if isinstance(executor, BatchExecutor):
-            executor.cancel(shard["batch_id"])
+            executor.cancel(_batch_id(shard))
             job.ledger.move(
                 shard["id"], ShardState.SUBMITTED, ShardState.CANCELING, owner=job.owner, now=now, reason="canceled"
             )
@@ -365,7 +367,7 @@ def cancel(job: Job, shard: Row) -> None:
 # --- collecting ---------------------------------------------------------------------------------------------------
 
 
-def collect(job: Job, shard: Row) -> None:
+def collect(job: Job, shard: ShardRow) -> None:
     """Fetch, record, validate and settle a shard, then close it; a second collection changes nothing.
 
     Results are appended before anything is made of them, so that whatever goes wrong later costs no money.
@@ -386,12 +388,12 @@ def collect(job: Job, shard: Row) -> None:
     _close(job, shard, tally)
 
 
-def _lines(job: Job, shard: Row, sent: pl.DataFrame) -> Iterator[list[bytes]]:
+def _lines(job: Job, shard: ShardRow, sent: pl.DataFrame) -> Iterator[list[bytes]]:
     """Yield the shard's raw lines: a batch's results, or what a stream answers of what is not recorded yet."""
     executor = job.executor
     if isinstance(executor, BatchExecutor):
         if shard["provider_state"] != "not_found":
-            yield from _gather(executor.fetch(shard["batch_id"]))
+            yield from _gather(executor.fetch(_batch_id(shard)))
         return
     mine = shard["owner"] == job.owner and shard["provider_state"] is None
     if not mine:
@@ -481,7 +483,7 @@ def _verbatim(lines: list[bytes]) -> tuple[pl.Series, pl.Series]:
         return texts, pl.select(pl.when(texts.is_null()).then(raw)).to_series().alias("raw_blob")
 
 
-def _stored(job: Job, shard: Row) -> pl.DataFrame:
+def _stored(job: Job, shard: ShardRow) -> pl.DataFrame:
     """Read again what was recorded for a shard and not settled."""
     held = job.ledger.unsettled(shard["id"])
     return reread(job, held)
@@ -495,7 +497,7 @@ def reread(job: Job, held: pl.DataFrame) -> pl.DataFrame:
     return held.with_columns(job.executor.read(lines)["answer"])
 
 
-def _settle(job: Job, shard: Row, sent: pl.DataFrame, results: pl.DataFrame) -> None:
+def _settle(job: Job, shard: ShardRow, sent: pl.DataFrame, results: pl.DataFrame) -> None:
     """Judge results and move their requests: valid, once more, or ended, with the reason."""
     live = results.join(sent.filter("live").drop("recorded", "live", "n"), on="key", how="inner")
     if live.is_empty():
@@ -539,7 +541,7 @@ def judge(job: Job, results: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([judged, rest.with_columns(**empty)])
 
 
-def _settle_unreturned(job: Job, shard: Row, tally: _Tally) -> None:
+def _settle_unreturned(job: Job, shard: ShardRow, tally: _Tally) -> None:
     """Settle what was asked and not answered: sent again with that reason, within the caps."""
     sent = job.ledger.shard_keys(shard["id"])
     silent = sent.filter("live").join(tally.unreturned, on="key", how="semi")
@@ -567,7 +569,7 @@ def _settle_unreturned(job: Job, shard: Row, tally: _Tally) -> None:
     job.ledger.settle(shard["id"], None, no_verdicts, moves, now=job.clock.now())
 
 
-def _close(job: Job, shard: Row, tally: _Tally) -> None:
+def _close(job: Job, shard: ShardRow, tally: _Tally) -> None:
     """Close a collected shard, check that every row is accounted for, and see whether to go on."""
     ledger, now = job.ledger, job.clock.now()
     if shard["state"] != ShardState.ENDED:
@@ -582,7 +584,7 @@ def _close(job: Job, shard: Row, tally: _Tally) -> None:
         if lifecycle.systemic(answered, bad, job.policy):
             job.halt(f"systemic:{bad} of {answered} answers of shard {shard['id']} are bad")
     if job.options.cleanup and isinstance(job.executor, BatchExecutor):
-        job.executor.delete(shard["batch_id"])
+        job.executor.delete(_batch_id(shard))
 
 
 def balance(job: Job) -> dict[str, tuple[int, int]]:

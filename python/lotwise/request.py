@@ -68,28 +68,30 @@ class Purpose(StrEnum):
     JUDGE = "judge"
 
 
+CODES = pl.Enum([c.value for c in Code])
+
 REQUESTS = pl.Schema(
     {
-        "key": pl.String,  # 40 hex characters
-        "custom_id": pl.String,  # what the provider sees: <16 hex of the shard id>-<key>
-        "content": pl.String,  # the rendered user message
-        "variant": pl.String,  # JSON of what this attempt changes against the request; null for none
+        "key": pl.String(),  # 40 hex characters
+        "custom_id": pl.String(),  # what the provider sees: <16 hex of the shard id>-<key>
+        "content": pl.String(),  # the rendered user message
+        "variant": pl.String(),  # JSON of what this attempt changes against the request; null for none
     }
 )
 """The frame of requests that an executor is handed, one row a request."""
 
 OUTCOMES = pl.Schema(
     {
-        "custom_id": pl.String,  # null where the line could not be read
-        "code": pl.Enum([c.value for c in Code]),
-        "answer": pl.String,  # the text that the model wrote; null where there is none
-        "detail": pl.String,  # the provider's own error code or type; never row content
-        "finish_reason": pl.String,
-        "model_revision": pl.String,
-        "input_tokens": pl.Int64,  # all input, cached tokens included
-        "cache_read_tokens": pl.Int64,
-        "cache_write_tokens": pl.Int64,
-        "output_tokens": pl.Int64,
+        "custom_id": pl.String(),  # null where the line could not be read
+        "code": CODES,
+        "answer": pl.String(),  # the text that the model wrote; null where there is none
+        "detail": pl.String(),  # the provider's own error code or type; never row content
+        "finish_reason": pl.String(),
+        "model_revision": pl.String(),
+        "input_tokens": pl.Int64(),  # all input, cached tokens included
+        "cache_read_tokens": pl.Int64(),
+        "cache_write_tokens": pl.Int64(),
+        "output_tokens": pl.Int64(),
     }
 )
 """The frame that `Executor.read` returns, one row a raw line, in the lines' order."""

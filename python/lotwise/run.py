@@ -25,7 +25,7 @@ from lotwise.job import Job, Options, Snapshot
 from lotwise.key import KEY_VERSION, spec_from_json, spec_json
 from lotwise.ledger.store import Ledger
 from lotwise.lifecycle import Policy, RequestState, ShardState
-from lotwise.progress import Reporter
+from lotwise.progress import Reporter, reporter
 from lotwise.schema import Schema
 from lotwise.validate import Validator
 
@@ -123,8 +123,8 @@ class Run:
         """Write down what a frame asks for, and return the run that expects it. Nothing is sent yet."""
         clock = clock or SystemClock()
         ledger = Ledger.open(call.ledger)
-        reporter = Reporter.of(call.progress)
-        reporter.began(ledger.path, paid=call.executor.paid, warnings=call.warnings)
+        shown = reporter(call.progress)
+        shown.began(ledger.path, paid=call.executor.paid, warnings=call.warnings)
         now = clock.now()
         enrolled = engine.enroll(ledger, call.spec_digest, call.contents(frame), now)
         job = Job(
@@ -173,7 +173,7 @@ class Run:
             manifest=enrolled.manifest,
             now=now,
         )
-        run = cls(job, reporter=reporter, call=call, frame=frame, keys=enrolled.keys)
+        run = cls(job, reporter=shown, call=call, frame=frame, keys=enrolled.keys)
         if call.retry:
             run._reopen(call.retry)
         elif stopped is not None and _stands(stopped[1], call.options):
@@ -244,9 +244,9 @@ class Run:
             budget_usd=row["budget_usd"],
             poll_s=poll_s,
         )
-        reporter = Reporter.of(progress)
-        reporter.began(ledger.path, paid=executor.paid, warnings=())
-        return cls(job, reporter=reporter)
+        shown = reporter(progress)
+        shown.began(ledger.path, paid=executor.paid, warnings=())
+        return cls(job, reporter=shown)
 
     # --- driving -----------------------------------------------------------------------------------------------
 
@@ -278,18 +278,18 @@ class Run:
         return self
 
     def _drive(self, *, wait: bool) -> None:
-        job, reporter = self._job, self._reporter
-        job.tell = lambda snapshot: reporter.tell(self._whole(snapshot))
-        job.progressed = lambda: engine.tell(job, engine.look_ahead(job)) if reporter.due(job.clock.now()) else None
+        job, shown = self._job, self._reporter
+        job.tell = lambda snapshot: shown.tell(self._whole(snapshot))
+        job.progressed = lambda: engine.tell(job, engine.look_ahead(job)) if shown.due(job.clock.now()) else None
         try:
             with owner.acting() as name:
                 job.owner = name
                 engine.drive(job, wait=wait)
         except KeyboardInterrupt:
-            reporter.detached(self.id, job.ledger.path)
+            shown.detached(self.id, job.ledger.path)
             raise
         finally:
-            reporter.finished()
+            shown.finished()
 
     def _whole(self, snapshot: Snapshot) -> Snapshot:
         rows = {**snapshot.rows, "skipped": self._job.n_skipped} if self._job.n_skipped else snapshot.rows

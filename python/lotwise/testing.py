@@ -26,6 +26,8 @@ from lotwise.executors import register
 from lotwise.executors.openai_dialect import read_lines
 from lotwise.request import REQUESTS, Limits, Listed, Observation, Phase, Shard, Spec
 
+Lines = list[bytes]
+
 Answer = Callable[[str, Spec], str]
 """Makes the answer's text from a request's content and its spec."""
 
@@ -143,7 +145,7 @@ class ScriptedExecutor:
             return Observation(phase=Phase.ENDED, provider_state="ended", done=about["n_requests"])
         return Observation(phase=Phase.RUNNING, provider_state="in_progress")
 
-    def fetch(self, batch_id: str) -> Iterator[list[bytes]]:
+    def fetch(self, batch_id: str) -> Iterator[Lines]:
         about = self._about(batch_id)
         requests = pl.read_parquet(self.folder / batch_id / "requests.parquet")
         # In the order of the ids' hashes: results never come back in the order in which they were sent.
@@ -193,7 +195,7 @@ class ScriptedExecutor:
         if self._own is not None:
             shutil.rmtree(self._own.name, ignore_errors=True)
 
-    def _batch_ids(self) -> list[str]:
+    def _batch_ids(self) -> Sequence[str]:
         return sorted(entry.name for entry in self.folder.iterdir() if entry.name.startswith("batch_"))
 
     def _about(self, batch_id: str) -> dict[str, Any]:
@@ -262,8 +264,8 @@ def _fill(schema: Mapping[str, Any], content: str, texts: list[str]) -> Any:
             low = int(schema.get("minimum", 0))
             return low + pick % (int(schema.get("maximum", low + 99)) - low + 1)
         case "number":
-            low = float(schema.get("minimum", 0.0))
-            return low + (pick % 1000) / 1000 * (float(schema.get("maximum", low + 1)) - low)
+            least = float(schema.get("minimum", 0.0))
+            return least + (pick % 1000) / 1000 * (float(schema.get("maximum", least + 1)) - least)
         case "null":
             return None
         case _:
