@@ -1,7 +1,7 @@
 """The ledger's folder: finding it, guarding it, and opening its DuckDB file for one short transaction.
 
-One process at a time may have a DuckDB file open for writing, and DuckDB's own lock starves whoever waits with back-off.
-So a blocking OS lock on a sidecar file is taken first, the file is opened, one transaction is done, the file is
+One process at a time may have a DuckDB file open for writing, and DuckDB's own lock starves whoever waits with
+back-off. So a blocking OS lock on a sidecar file is taken first, the file is opened, one transaction is done, the file is
 closed, and the lock is given back. Nothing slow (network, user code, rendering) ever happens inside.
 """
 
@@ -126,13 +126,24 @@ class Folder:
         """Yield a connection under the sidecar lock, and close it before the lock is given back."""
         if read_only and not self.exists:
             raise LedgerNotFound.at(self.path)
+        with self.alone(purpose), self.connect(self.database, read_only=read_only) as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def alone(self, purpose: str) -> Iterator[None]:
+        """Hold the sidecar lock with no connection open, for work on the files themselves."""
         with _sidecar(self.path / LOCK, purpose), _private():
             self.check()
-            connection = _connect(self.database, self.memory_limit, read_only=read_only)
-            try:
-                yield connection
-            finally:
-                connection.close()
+            yield
+
+    @contextlib.contextmanager
+    def connect(self, database: Path, *, read_only: bool = False) -> Iterator[Any]:
+        """Yield a connection to a DuckDB file while the lock is held, and close it afterwards."""
+        connection = _connect(database, self.memory_limit, read_only=read_only)
+        try:
+            yield connection
+        finally:
+            connection.close()
 
 
 _in_process = threading.Lock()  # flock belongs to the open file, so threads need a lock of their own in front
@@ -173,7 +184,7 @@ def _private() -> Iterator[None]:
 
 def _connect(database: Path, memory_limit: str, *, read_only: bool) -> Any:
     # Never a download: an SQLite file, say, would make DuckDB look for an extension.
-    config = {
+    config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": memory_limit,
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import polars as pl
 
@@ -47,6 +47,38 @@ class Intent:
     budget_usd: Decimal | None
 
 
+class ShardRow(TypedDict):
+    """A shard as the ledger stores it (sql/001_initial.sql says what each column is)."""
+
+    id: str
+    run: str
+    job: str
+    spec: str
+    provider: str
+    account: str
+    purpose: str
+    state: str
+    owner: str | None
+    lease_until: datetime | None
+    batch_id: str | None
+    provider_state: str | None
+    n_requests: int
+    bytes: int
+    n_results: int | None
+    n_duplicates: int | None
+    n_unknown: int | None
+    n_unreadable: int | None
+    reserved_usd: Decimal | None
+    cost_usd: Decimal | None
+    reason: str | None
+    intended_at: datetime
+    creating_at: datetime | None
+    submitted_at: datetime | None
+    ended_at: datetime | None
+    collected_at: datetime | None
+    polled_at: datetime | None
+
+
 class Ledger:
     """A lotwise ledger. Holds no connection between calls; every method is one short transaction.
 
@@ -59,8 +91,8 @@ class Ledger:
     """
 
     def __init__(self, connections: Connections, parts_folder: Path, path: Path) -> None:
-        self._connections = connections
-        self._parts = parts_folder
+        self.connections = connections
+        self.parts_folder = parts_folder
         self.path = path
         self._pid = os.getpid()
 
@@ -103,7 +135,7 @@ class Ledger:
         """Run one short transaction that commits at the end, or rolls back when anything is raised inside."""
         if os.getpid() != self._pid:
             raise ForkedLedger.of(self._pid, os.getpid())
-        with self._connections.session(purpose) as connection:
+        with self.connections.session(purpose) as connection:
             connection.execute("BEGIN")
             try:
                 yield Transaction(connection, self.path)
@@ -118,12 +150,14 @@ class Ledger:
         """Read in one consistent snapshot; nothing is written, so closing costs no checkpoint."""
         if os.getpid() != self._pid:
             raise ForkedLedger.of(self._pid, os.getpid())
-        with self._connections.session(purpose, read_only=True) as connection:
+        with self.connections.session(purpose, read_only=True) as connection:
             yield Transaction(connection, self.path)
 
     def sql(self, query: str) -> pl.DataFrame:
         """Answer one read-only query as a frame. Opens, answers and closes; others wait meanwhile."""
-        with self._connections.session("sql", read_only=True) as connection:
+        if os.getpid() != self._pid:
+            raise ForkedLedger.of(self._pid, os.getpid())
+        with self.connections.session("sql", read_only=True) as connection:
             frame: pl.DataFrame = connection.sql(query).pl()
         return frame
 
@@ -136,22 +170,22 @@ class Ledger:
         transaction that names it.
         """
         new = self.unknown(requests)
-        if new.is_empty():
-            return 0
-        part = parts.write(self._parts, new)
-        with self.transaction("enroll") as tx:
-            count = tx.run("enroll", frames={"k": new.select("key", "content_bytes")}, spec=spec, part=part)
-            tx.run(
-                "insert_part",
-                part=part,
-                n_requests=new.height,
-                bytes=int(new["content_bytes"].sum()),
-                now=now,
-            )
-        return count
+        while not new.is_empty():
+            part = parts.write(self.parts_folder, new)
+            with self.transaction("enroll") as tx:
+                if not parts.exists(self.parts_folder, part):
+                    continue  # a purge in another process took it for the rest of a crash
+                keyed = {"k": new.select("key", "content_bytes")}
+                count = tx.run("enroll", frames=keyed, spec=spec, part=part)
+                if count != new.height:
+                    tx.run("restore_content", frames=keyed, part=part)
+                tx.run("insert_part", part=part, n_requests=new.height, bytes=int(new["content_bytes"].sum()), now=now)
+            return count
+        return 0
 
     def unknown(self, requests: pl.DataFrame) -> pl.DataFrame:
-        """Return those of the requests (a frame with `key`) that the ledger does not have."""
+        """Return those of the requests (a frame with `key`) whose content the ledger needs: it does not have them, or
+        they are to be sent and their content was purged."""
         with self.reading("known") as tx:
             known = tx.frame("known_keys", frames={"k": requests.select("key")})
         return requests.join(known, on="key", how="anti", maintain_order="left")
@@ -180,20 +214,20 @@ class Ledger:
         with self.reading("pending") as tx:
             return tx.frame("pending", run=run)
 
-    def open_shards(self, run: str, job: str) -> list[dict[str, Any]]:
+    def open_shards(self, run: str, job: str) -> list[ShardRow]:
         """Return the open shards that a run waits for, its own and other runs'."""
         with self.reading("open shards") as tx:
-            return tx.records("open_shards", run=run, job=job)
+            return cast(list[ShardRow], tx.records("open_shards", run=run, job=job))
 
-    def all_open_shards(self) -> list[dict[str, Any]]:
+    def all_open_shards(self) -> list[ShardRow]:
         """Return every open shard of the ledger."""
         with self.reading("open shards") as tx:
-            return tx.records("all_open_shards")
+            return cast(list[ShardRow], tx.records("all_open_shards"))
 
     def contents(self, requests: pl.DataFrame) -> pl.DataFrame:
         """Return the frame (with `key` and `part`) with each request's rendered `content`, in the same order."""
         held = requests.filter(pl.col("part") != "")["part"].unique().to_list()
-        texts = parts.read(self._parts, held, requests["key"])
+        texts = parts.read(self.parts_folder, held, requests["key"])
         joined = requests.join(texts, on="key", how="left", maintain_order="left")
         lacking = int(joined["content"].null_count())
         if lacking:
@@ -248,7 +282,8 @@ class Ledger:
                 shard=intent.shard,
                 now=now,
                 note=None,
-                **{"from": ShardState.PLANNED.value, "to": ShardState.INTENDED.value},
+                origin=ShardState.PLANNED.value,
+                target=ShardState.INTENDED.value,
             )
 
     def move(
@@ -282,7 +317,7 @@ class Ledger:
 
     def take(
         self,
-        shard: Mapping[str, Any],
+        shard: ShardRow,
         *,
         owner: str,
         now: datetime,
@@ -350,10 +385,10 @@ class Ledger:
 
     # --- collecting --------------------------------------------------------------------------------------------
 
-    def shard(self, shard: str) -> dict[str, Any]:
+    def shard(self, shard: str) -> ShardRow:
         """Return a shard's row."""
         with self.reading("shard") as tx:
-            return tx.records("shard", shard=shard)[0]
+            return cast(ShardRow, tx.records("shard", shard=shard)[0])
 
     def shard_keys(self, shard: str) -> pl.DataFrame:
         """Return what was sent in a shard: `key`, `n`, `variant`, `faults`, `resends`, `live`, `recorded`."""
@@ -400,7 +435,15 @@ class Ledger:
                 if unpriced or (cost is None and row["reserved_usd"] is None)
                 else (cost or Decimal(0))
             )
-            tx.run("finish_shard", shard=shard, cost_usd=None if unpriced else cost, **counts)
+            tx.run(
+                "finish_shard",
+                shard=shard,
+                cost_usd=None if unpriced else cost,
+                n_results=counts["n_results"],
+                n_duplicates=counts["n_duplicates"],
+                n_unknown=counts["n_unknown"],
+                n_unreadable=counts["n_unreadable"],
+            )
             tx.run("settle_reservation", shard=shard, settled_usd=settled, now=now)
             move(tx, shard, ShardState.ENDED, ShardState.COLLECTED, owner=owner, now=now)
 
@@ -427,7 +470,7 @@ class Ledger:
     def reopen(self, keys: pl.Series, origin: str, why: str) -> int:
         """Open another attempt of ended requests because the user asked, and return how many there were."""
         with self.transaction("reopen") as tx:
-            return tx.run("reopen", frames={"k": pl.DataFrame({"key": keys})}, why=why, **{"from": origin})
+            return tx.run("reopen", frames={"k": pl.DataFrame({"key": keys})}, why=why, origin=origin)
 
     def give_up(self, keys: pl.Series, to_state: str, reason: str) -> int:
         """End pending requests that may not be sent (again), with the reason."""
@@ -451,6 +494,11 @@ class Ledger:
         with self.reading("missing") as tx:
             return tx.frame("missing", run=run, validator=validator)
 
+    def manifest(self, run: str) -> pl.Series:
+        """Return the distinct keys that a run expects."""
+        with self.reading("manifest") as tx:
+            return tx.frame("manifest_keys", run=run)["key"]
+
     def run(self, run: str) -> dict[str, Any] | None:
         """Return a run's row, with its spec and validator as stored, or None."""
         with self.reading("run") as tx:
@@ -462,10 +510,10 @@ class Ledger:
         with self.reading("runs") as tx:
             return tx.frame("runs")
 
-    def shards(self, job: str) -> list[dict[str, Any]]:
+    def shards(self, job: str) -> list[ShardRow]:
         """Return all shards that were made for a job, oldest first."""
         with self.reading("shards") as tx:
-            return tx.records("shards_of_job", job=job)
+            return cast(list[ShardRow], tx.records("shards_of_job", job=job))
 
     def end_run(self, run: str, state: str, reason: str | None, now: datetime) -> None:
         """End a run as done, stopped or canceled."""
@@ -505,7 +553,6 @@ def move(
     """Make one legal move of a shard inside a transaction, and leave its event."""
     if target not in SHARD_MOVES[origin]:
         raise ValueError(f"a shard does not move from {origin} to {target}")
-    ends = {"from": origin.value, "to": target.value}
     moved = tx.run(
         "move_shard",
         shard=shard,
@@ -515,11 +562,12 @@ def move(
         batch_id=batch_id,
         reason=reason,
         provider_state=provider_state,
-        **ends,
+        origin=origin.value,
+        target=target.value,
     )
     if moved != 1:
         raise ClaimLost(f"a shard in {origin}", 1, moved)
-    tx.run("event", shard=shard, now=now, note=reason, **ends)
+    tx.run("event", shard=shard, now=now, note=reason, origin=origin.value, target=target.value)
 
 
 def lease(now: datetime, seconds: float) -> datetime:

@@ -2,13 +2,17 @@
 -- `k`, `moves`, `incoming` and the like are Arrow tables that the store registers for the one transaction.
 
 -- name: known_keys
--- Which of the given keys the ledger has.
-SELECT k.key FROM k JOIN request USING (key)
+-- Which of the given keys the ledger has, and need no content: those to be sent whose content was purged lack it.
+SELECT k.key FROM k JOIN request r USING (key) WHERE r.part IS NOT NULL OR r.state <> 'pending'
 
 -- name: enroll
 -- New requests, pending. What is there already stays as it is.
 INSERT INTO request (key, spec, part, content_bytes)
 SELECT k.key, $spec, $part, k.content_bytes FROM k ANTI JOIN request USING (key)
+
+-- name: restore_content
+-- The content of requests that were reopened after a purge.
+UPDATE request SET part = $part WHERE key IN (SELECT key FROM k) AND part IS NULL AND state = 'pending'
 
 -- name: insert_part
 INSERT INTO part VALUES ($part, $n_requests, $bytes, $now)
@@ -27,6 +31,9 @@ VALUES ($id, $name, $spec, $validator, $job, $tier, $options, $prompt, 'open', $
 
 -- name: insert_manifest
 INSERT INTO manifest SELECT $run, key, multiplicity FROM k
+
+-- name: manifest_keys
+SELECT DISTINCT key FROM manifest WHERE run = $run
 
 -- name: end_run
 -- open -> done, stopped or canceled; an ended run may be ended again with another word
@@ -82,17 +89,17 @@ SELECT coalesce(sum(coalesce(settled_usd, reserved_usd)), 0) FROM reservation WH
 UPDATE reservation SET settled_usd = $settled_usd, settled_at = $now WHERE shard = $shard AND settled_usd IS NULL
 
 -- name: move_shard
--- from $from to $to, only while it is still there and still ours to move
-UPDATE shard SET state = $to,
+-- from $origin to $target, only while it is still there and still ours to move
+UPDATE shard SET state = $target,
     batch_id = coalesce($batch_id, batch_id),
     reason = coalesce($reason, reason),
     provider_state = coalesce($provider_state, provider_state),
     lease_until = $lease_until,
-    creating_at = CASE WHEN $to = 'creating' THEN $now ELSE creating_at END,
-    submitted_at = CASE WHEN $to = 'submitted' THEN $now ELSE submitted_at END,
-    ended_at = CASE WHEN $to = 'ended' THEN $now ELSE ended_at END,
-    collected_at = CASE WHEN $to = 'collected' THEN $now ELSE collected_at END
-WHERE id = $shard AND state = $from AND owner = $owner
+    creating_at = CASE WHEN $target = 'creating' THEN $now ELSE creating_at END,
+    submitted_at = CASE WHEN $target = 'submitted' THEN $now ELSE submitted_at END,
+    ended_at = CASE WHEN $target = 'ended' THEN $now ELSE ended_at END,
+    collected_at = CASE WHEN $target = 'collected' THEN $now ELSE collected_at END
+WHERE id = $shard AND state = $origin AND owner = $owner
 
 -- name: take_lease
 -- Take a shard over: it is free, or its lease has run out, or its owner is known to be gone.
@@ -111,7 +118,7 @@ UPDATE shard SET polled_at = $now, provider_state = $provider_state WHERE id = $
 
 -- name: event
 INSERT INTO event (recorded_at, shard, run, from_state, to_state, note)
-SELECT $now, id, run, $from, $to, $note FROM shard WHERE id = $shard
+SELECT $now, id, run, $origin, $target, $note FROM shard WHERE id = $shard
 
 -- name: open_shards
 -- Open shards that hold a request of the run, or that a run of the same job sent.
@@ -190,7 +197,7 @@ WHERE key IN (SELECT key FROM k) AND state = 'pending'
 -- name: reopen
 -- answered, refused or dead_lettered -> pending, because the user asked
 UPDATE request SET state = 'pending', why = $why, variant = NULL, due_at = NULL, faults = 0, resends = 0
-WHERE key IN (SELECT key FROM k) AND state = $from
+WHERE key IN (SELECT key FROM k) AND state = $origin
 
 -- name: finish_shard
 UPDATE shard SET n_results = $n_results, n_duplicates = $n_duplicates, n_unknown = $n_unknown,
@@ -215,7 +222,7 @@ FROM result res
 SEMI JOIN (SELECT key FROM manifest WHERE run = $run) m USING (key)
 ANTI JOIN (SELECT shard, key FROM validation WHERE validator = $validator) v
     ON v.shard = res.shard AND v.key = res.key
-WHERE res.code IN ('ok', 'truncated', 'needs_continuation')
+WHERE res.code IN ('ok', 'truncated', 'needs_continuation') AND (res.raw IS NOT NULL OR res.raw_blob IS NOT NULL)
   AND NOT EXISTS (SELECT 1 FROM request r WHERE r.key = res.key AND r.live_shard = res.shard)
 LIMIT $limit
 
