@@ -157,11 +157,11 @@ class Batches:
         ]
         if after is not None:
             listed = [ordinal for ordinal in listed if ordinal < ids.get(after, -1)]
+        page = listed[:limit]
         if before is not None:
-            listed = [ordinal for ordinal in listed if ordinal > ids.get(before, len(listed) + 10**9)][
-                -limit:
-            ]
-        return [self.settle(ordinal) for ordinal in listed[:limit]], len(listed) > limit
+            listed = [ordinal for ordinal in listed if before in ids and ordinal > ids[before]]
+            page = listed[-limit:]
+        return [self.settle(ordinal) for ordinal in page], len(listed) > limit
 
     def cancel(self, batch: Batch) -> Batch:
         """Begin to cancel a batch that is still open."""

@@ -6,12 +6,11 @@ All of them are kept in the state, so a restarted emulator works under the same 
 from __future__ import annotations
 
 from dataclasses import asdict
-from hashlib import sha256
 
 from emulator.answers import Dialect, Json, user_text
 from emulator.clock import Clock
 from emulator.faults import Faults, RowFate, RowFates
-from emulator.records import Caller
+from emulator.records import Caller, account_of
 from emulator.state import State
 
 
@@ -54,7 +53,7 @@ class Conditions:
 
     def caller(self, api_key: str) -> Caller:
         """Return who an API key is; the key itself is kept nowhere."""
-        account = sha256(api_key.encode()).hexdigest()[:16]
+        account = account_of(api_key)
         return Caller(account=account, project=self.faults.projects.get(api_key, "proj_" + account))
 
     def out_of_credit(self, project: str, moment: float, charges: int | None = None) -> bool:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from emulator.faults import Faults
+from emulator.records import account_of
 
 TESTS = Path(__file__).resolve().parents[1]
 PATIENCE_S = 120.0
@@ -168,9 +169,11 @@ class Emulator:
 
     # Questions
 
-    def bill(self) -> list[Charge]:
-        """Return every charge so far, oldest first."""
-        return [Charge(**charge) for charge in self._ask("GET", "bill")]
+    def bill(self, api_key: str | None = None) -> list[Charge]:
+        """Return every charge so far, oldest first; with an API key only those of its account."""
+        charges = [Charge(**charge) for charge in self._ask("GET", "bill")]
+        account = None if api_key is None else account_of(api_key)
+        return [charge for charge in charges if account in (None, charge.account)]
 
     def bill_summary(self) -> dict[str, int]:
         """Return the bill in numbers: charges, keys, most charges of one key, and tokens by kind."""

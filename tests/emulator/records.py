@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from sqlite3 import Row
 from typing import Any, Literal
@@ -19,6 +20,11 @@ def key_part(custom_id: str) -> str:
     """Return a custom id without the client's shard prefix (16 hex digits and a dash)."""
     found = SHARD_PREFIX.match(custom_id)
     return found.group(1) if found else custom_id
+
+
+def account_of(api_key: str) -> str:
+    """Return the digest that stands for an API key."""
+    return sha256(api_key.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)

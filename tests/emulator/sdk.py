@@ -1,6 +1,6 @@
 """Driving the emulator with the real SDKs: clients, request bodies, and batches from upload to result lines.
 
-Result lines are returned raw, split at the newline byte alone, since what the lines look like is what tests of
+Result lines are returned raw, split at the newline byte alone: what the lines look like is what tests of
 the emulator are about.
 """
 
