@@ -375,8 +375,7 @@ class Ledger:
                 {"key": [row[0] for row in tx.rows("live_keys", shard=shard)]}, schema={"key": pl.String}
             )
             count = tx.run("release_requests", shard=shard, reason=reason, due_at=due_at)
-            if target is ShardState.LOST:
-                tx.run("forget_attempts", shard=shard)
+            tx.run("forget_attempts", shard=shard)
             if dead:
                 tx.run("dead_letter", frames={"k": keys}, reason=reason)
             tx.run("settle_reservation", shard=shard, settled_usd=Decimal(0), now=now)

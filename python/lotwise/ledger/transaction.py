@@ -1,12 +1,13 @@
 """One transaction on the ledger: named statements with named parameters, and frames in and out.
 
-The statements stand in sql/queries.sql. A failing one reports its name, never its parameters: they hold row content.
+The statements stand in sql/queries.sql, and the checks of `ledger verify` in sql/checks.sql. A failing one reports its
+name, never its parameters: they hold row content.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -22,11 +23,12 @@ _PARAMETER = re.compile(r"\$([a-z_]+)")
 @cache
 def queries() -> dict[str, str]:
     """Return every named statement."""
-    text = resources.files("lotwise.ledger").joinpath("sql/queries.sql").read_text(encoding="utf-8")
     found: dict[str, str] = {}
-    for block in text.split("-- name: ")[1:]:
-        name, body = block.split("\n", 1)
-        found[name.strip()] = body.strip()
+    for file in ("queries.sql", "checks.sql"):
+        text = resources.files("lotwise.ledger").joinpath("sql", file).read_text(encoding="utf-8")
+        for block in text.split("-- name: ")[1:]:
+            name, body = block.split("\n", 1)
+            found[name.strip()] = body.strip()
     return found
 
 
@@ -61,6 +63,32 @@ class Transaction:
             except (duckdb.Error, RuntimeError) as error:
                 raise self._translate(name, error) from None
         return result
+
+    def sample(
+        self, name: str, /, n: int, *, frames: Mapping[str, pl.DataFrame] | None = None
+    ) -> tuple[int, tuple[str, ...]]:
+        """Run a statement that returns a column `id`, and return how many there are and the `n` first of them."""
+        with _Registered(self._connection, frames or {}):
+            sql = f"SELECT count(*), min(id::VARCHAR, {n:d}) FROM ({queries()[name]}\n)"
+            try:
+                ((count, first),) = self._connection.execute(sql).fetchall()
+            except (duckdb.Error, RuntimeError) as error:
+                raise self._translate(name, error) from None
+        return int(count), tuple(first or ())
+
+    def read_through(self, table: str, *, step: int) -> Iterator[int]:
+        """Read every column of a table, `step` rows at a time, and yield how many rows each step had.
+
+        Hashing the whole row makes DuckDB unpack each of its blocks; a mere count would not.
+        """
+        quoted = '"' + table.replace('"', '""') + '"'
+        try:
+            last = self._connection.execute(f"SELECT max(rowid) FROM {quoted}").fetchall()[0][0]
+            for start in range(0, (-1 if last is None else last) + 1, step):
+                read = f"SELECT count(*), bit_xor(hash(t)) FROM {quoted} t WHERE rowid >= $a AND rowid < $b"
+                yield int(self._connection.execute(read, {"a": start, "b": start + step}).fetchall()[0][0])
+        except (duckdb.Error, RuntimeError) as error:
+            raise self._translate(table, error) from None
 
     def _execute(self, name: str, frames: Mapping[str, pl.DataFrame] | None, params: Mapping[str, object]) -> Any:
         sql, used = self._bind(name, params)

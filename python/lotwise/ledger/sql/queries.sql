@@ -161,7 +161,8 @@ FROM result res JOIN request r ON r.key = res.key AND r.live_shard = res.shard
 WHERE res.shard = $shard
 
 -- name: insert_validations
-INSERT INTO validation SELECT v.shard, v.key, $validator, v.ok, v.value, v.code, v.faults, v.lenient FROM verdicts v
+INSERT INTO validation SELECT v.shard, v.key, $validator, v.ok, v.value, v.fault_code, v.fault_list, v.lenient
+FROM verdicts v
 
 -- name: settle_requests
 -- submitted -> pending, answered, refused or dead_lettered; the attempt is live no more
@@ -181,7 +182,7 @@ UPDATE request SET state = 'pending', live_shard = NULL, attempts = attempts - 1
 WHERE live_shard = $shard AND state = 'submitted'
 
 -- name: forget_attempts
--- Attempts of a shard that was proven never to have reached anybody.
+-- Attempts of a shard that nobody worked on: it never arrived, or was rejected whole. Their numbers are used again.
 DELETE FROM attempt WHERE shard = $shard
 
 -- name: dead_letter
@@ -245,7 +246,8 @@ GROUP BY 1
 SELECT k.key,
        CASE WHEN r.key IS NULL THEN 'absent' WHEN v.key IS NOT NULL THEN 'succeeded'
             WHEN r.state = 'answered' THEN 'invalid' ELSE r.state END AS state,
-       CASE WHEN v.key IS NOT NULL THEN NULL ELSE coalesce(b.code, r.reason) END AS reason,
+       CASE WHEN v.key IS NOT NULL THEN NULL ELSE coalesce(b.code, r.reason, CASE WHEN r.state = 'answered' THEN 'not_judged' END)
+       END AS reason,
        CASE WHEN v.key IS NOT NULL THEN NULL ELSE b.faults END AS faults,
        coalesce(r.attempts, 0) AS attempts,
        v.value
