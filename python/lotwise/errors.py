@@ -780,6 +780,33 @@ class UnreachableAnswers(LotwiseError, RuntimeError):
         )
 
 
+# --- Files of the command line: whoever named them acts -----------------------------------------------------------
+
+
+class UnreadableTable(LotwiseError, ValueError):
+    """An input file that cannot be read as the table that its suffix promises. `why` holds nothing of its rows."""
+
+    def __init__(self, message: str, path: object, why: str) -> None:
+        super().__init__(message)
+        self.path, self.why = path, why
+
+    @classmethod
+    def of(cls, path: object, why: str) -> UnreadableTable:
+        return cls(f"{path} cannot be read: {why}", path, why)
+
+
+class UnwritableTable(LotwiseError, OSError):
+    """An output file that cannot be written. What was there before is untouched."""
+
+    def __init__(self, message: str, path: object, why: str) -> None:
+        super().__init__(message)
+        self.path, self.why = path, why
+
+    @classmethod
+    def of(cls, path: object, why: str) -> UnwritableTable:
+        return cls(f"{path} cannot be written: {why}", path, why)
+
+
 # --- A run that stopped: it carries itself, and the rows that it has ----------------------------------------------
 
 
@@ -840,3 +867,38 @@ class ShardRejected(RunStopped):
 
 class RunCanceled(RunStopped):
     """The run was canceled."""
+
+
+class PurgeRefused(LedgerError, RuntimeError):
+    """Requests still need the text that a purge would remove. Nothing was changed."""
+
+    def __init__(self, message: str, n_pending: int, n_submitted: int, n_unsettled: int) -> None:
+        super().__init__(message)
+        self.n_pending, self.n_submitted, self.n_unsettled = n_pending, n_submitted, n_unsettled
+
+    @classmethod
+    def of(cls, n_pending: int, n_submitted: int, n_unsettled: int) -> PurgeRefused:
+        """Build from how many requests are pending, how many submitted, and how many answers nobody judged yet."""
+        if n_unsettled:
+            hint = f"{n_unsettled} recorded answers are not judged yet; resume their runs first"
+        else:
+            hint = (
+                "they could not be sent without their text; finish or cancel their runs first, "
+                "or pass force to purge all the same"
+            )
+        return cls(
+            f"{n_pending} requests are pending and {n_submitted} submitted: {hint}", n_pending, n_submitted, n_unsettled
+        )
+
+
+class ExportExists(LedgerError, FileExistsError):
+    """There is a file where an export should go; it was left as it is."""
+
+    def __init__(self, message: str, path: object) -> None:
+        super().__init__(message)
+        self.path = path
+
+    @classmethod
+    def at(cls, path: object) -> ExportExists:
+        """Build from the path that is taken."""
+        return cls(f"{path} is there already and was left as it is; name another file, or remove it", path)

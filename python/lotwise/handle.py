@@ -9,7 +9,7 @@ import polars as pl
 
 from lotwise.job import Options
 from lotwise.ledger.store import Ledger
-from lotwise.run import Run
+from lotwise.run import Run, Status, missing_of
 
 
 class LedgerHandle:
@@ -29,6 +29,26 @@ class LedgerHandle:
     def runs(self) -> pl.DataFrame:
         """Return all runs, oldest first: one row a run."""
         return self._ledger.runs()
+
+    def status(self, run_id: str) -> Status:
+        """Return where a run stands. Sends nothing, asks no provider, and does not take the run up.
+
+        Raises
+        ------
+        UnknownRun
+            The ledger has no such run.
+        """
+        return Status.of(self._ledger, run_id)
+
+    def missing(self, run_id: str) -> pl.DataFrame:
+        """Return every request of a run without a valid answer, with its state and reason, as `Run.missing` does.
+
+        Raises
+        ------
+        UnknownRun
+            The ledger has no such run.
+        """
+        return missing_of(self._ledger, run_id)
 
     def sql(self, query: str) -> pl.DataFrame:
         """Answer one read-only DuckDB query over the ledger's tables. It opens, answers and closes."""

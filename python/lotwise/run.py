@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -18,7 +19,7 @@ import polars as pl
 from lotwise import engine, join, owner, reconcile
 from lotwise.call import Call
 from lotwise.clock import Clock, SystemClock
-from lotwise.errors import RunStopped, SystemicError, UnknownRun, UnreachableAnswers
+from lotwise.errors import LotwiseError, RunStopped, SystemicError, UnknownRun, UnreachableAnswers
 from lotwise.executors import load
 from lotwise.executors.base import BatchExecutor
 from lotwise.job import Job, Options, Snapshot
@@ -30,6 +31,9 @@ from lotwise.schema import Schema
 from lotwise.validate import Validator
 
 _OPEN = ("pending", "submitted")
+
+_UNSENT = (ShardState.PLANNED, ShardState.INTENDED, ShardState.LOST, ShardState.REJECTED)
+"""Where the provider has taken nothing of a shard."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +54,12 @@ class Status:
         Distinct requests and rows by state.
     shards
         Shards made for this work by state.
+    n_sent
+        Requests that this very call sent, repeats included; the rest was in the ledger or went with another call.
     reserved_usd, cost_usd
         What open shards may still cost, and what collected ones did cost; None where no price is known.
+    created_at, ended_at
+        When the run was written down, and when it ended.
     """
 
     run_id: str
@@ -66,8 +74,64 @@ class Status:
     requests: Mapping[str, int]
     rows: Mapping[str, int]
     shards: Mapping[str, int]
+    n_sent: int
     reserved_usd: Decimal | None
     cost_usd: Decimal | None
+    created_at: datetime
+    ended_at: datetime | None
+
+    @classmethod
+    def of(cls, ledger: Ledger, run_id: str, *, paid: bool | None = None) -> Status:
+        """Read where a run stands from the ledger. Sends nothing, asks no provider, and changes nothing.
+
+        Parameters
+        ----------
+        paid
+            Whether its executor can cost money; None to find out from the model's name.
+
+        Raises
+        ------
+        UnknownRun
+            The ledger has no such run.
+        """
+        row = _row(ledger, run_id)
+        counts = ledger.counts(run_id, row["validator"])
+        rows = {state: n for state, (_, n) in counts.items()}
+        if row["n_skipped"]:
+            rows["skipped"] = row["n_skipped"]
+        shards: dict[str, int] = {}
+        n_sent, reserved, cost, unpriced = 0, Decimal(0), Decimal(0), False
+        for shard in ledger.shards(row["job"]):
+            state = shard["state"]
+            shards[state] = shards.get(state, 0) + 1
+            if shard["run"] == run_id and state not in _UNSENT:
+                n_sent += shard["n_requests"]
+            if state == ShardState.COLLECTED:
+                unpriced |= shard["cost_usd"] is None
+                cost += shard["cost_usd"] or 0
+            elif state not in (ShardState.LOST, ShardState.REJECTED):
+                unpriced |= shard["reserved_usd"] is None
+                reserved += shard["reserved_usd"] or 0
+        priced = not unpriced or not (_is_paid(row["model"]) if paid is None else paid)
+        return cls(
+            run_id=run_id,
+            name=row["name"],
+            model=row["model"],
+            ledger=str(ledger.path),
+            state=row["state"],
+            reason=row["reason"],
+            n_rows=row["n_rows"],
+            n_skipped=row["n_skipped"],
+            n_requests=row["n_requests"],
+            requests={state: n for state, (n, _) in counts.items()},
+            rows=rows,
+            shards=shards,
+            n_sent=n_sent,
+            reserved_usd=reserved if priced else None,
+            cost_usd=cost if priced else None,
+            created_at=row["created_at"],
+            ended_at=row["ended_at"],
+        )
 
     @property
     def n_open(self) -> int:
@@ -218,9 +282,7 @@ class Run:
         UnknownRun
             The ledger has no such run.
         """
-        row = ledger.run(run_id)
-        if row is None:
-            raise UnknownRun.of(run_id, ledger.runs()["id"].to_list())
+        row = _row(ledger, run_id)
         options = options or Options()
         spec = spec_from_json(row["spec_body"])
         executor, _ = load(spec.model_name, tier=row["tier"], options=options.executor_options)
@@ -329,39 +391,7 @@ class Run:
 
     def status(self) -> Status:
         """Return where the run stands, from the ledger. Sends nothing and asks no provider."""
-        job, ledger = self._job, self.ledger
-        row = ledger.run(self.id)
-        assert row is not None
-        counts = ledger.counts(self.id, job.validator_digest)
-        rows = {state: n for state, (_, n) in counts.items()}
-        if row["n_skipped"]:
-            rows["skipped"] = row["n_skipped"]
-        shards: dict[str, int] = {}
-        reserved, cost, unpriced = Decimal(0), Decimal(0), False
-        for shard in ledger.shards(job.job_id):
-            shards[shard["state"]] = shards.get(shard["state"], 0) + 1
-            if shard["state"] == ShardState.COLLECTED:
-                unpriced |= shard["cost_usd"] is None and job.executor.paid
-                cost += shard["cost_usd"] or 0
-            elif shard["state"] not in (ShardState.LOST, ShardState.REJECTED):
-                reserved += shard["reserved_usd"] or 0
-        priced = job.prices is not None or not unpriced
-        return Status(
-            run_id=self.id,
-            name=row["name"],
-            model=row["model"],
-            ledger=str(ledger.path),
-            state=row["state"],
-            reason=row["reason"],
-            n_rows=row["n_rows"],
-            n_skipped=row["n_skipped"],
-            n_requests=row["n_requests"],
-            requests={state: n for state, (n, _) in counts.items()},
-            rows=rows,
-            shards=shards,
-            reserved_usd=reserved if priced else None,
-            cost_usd=cost if priced else None,
-        )
+        return Status.of(self.ledger, self.id, paid=self._job.executor.paid)
 
     def collect(self, *, partial: bool = False) -> pl.DataFrame:
         """Return the input frame with its answers.
@@ -400,13 +430,7 @@ class Run:
         -------
         `llm_id`, `llm_state`, `reason`, `attempts`, `due_at`: one row a distinct request, by `llm_id`.
         """
-        found = self.ledger.missing(self.id, self._job.validator_digest)
-        state = (
-            pl.when(pl.col("sending_state") == RequestState.ANSWERED.value)
-            .then(pl.lit("invalid"))
-            .otherwise(pl.col("sending_state"))
-        )
-        return found.select(llm_id="key", llm_state=state, reason="reason", attempts="attempts", due_at="due_at")
+        return missing_of(self.ledger, self.id)
 
     def cancel(self) -> Run:
         """Stop the run: nothing more is sent, and open batches are canceled. What they finished is still collected.
@@ -431,6 +455,33 @@ class Run:
 def lot_of(job_id: str) -> str:
     """Name the lot that a run's rows form: it belongs to the work, so that a repeated call finds its evidence."""
     return job_id[:16]
+
+
+def missing_of(ledger: Ledger, run_id: str) -> pl.DataFrame:
+    """Return every request of a run without a valid answer, as `Run.missing` does."""
+    found = ledger.missing(run_id, _row(ledger, run_id)["validator"])
+    state = (
+        pl.when(pl.col("sending_state") == RequestState.ANSWERED.value)
+        .then(pl.lit("invalid"))
+        .otherwise(pl.col("sending_state"))
+    )
+    return found.select(llm_id="key", llm_state=state, reason="reason", attempts="attempts", due_at="due_at")
+
+
+def _row(ledger: Ledger, run_id: str) -> dict[str, Any]:
+    row = ledger.run(run_id)
+    if row is None:
+        raise UnknownRun.of(run_id, ledger.runs()["id"].to_list())
+    return row
+
+
+def _is_paid(model: str) -> bool:
+    """Say whether a model can cost money; one that cannot be loaded here may."""
+    try:
+        executor, _ = load(model)
+    except LotwiseError:
+        return True
+    return executor.paid
 
 
 def _stands(reason: str, options: Options) -> bool:
