@@ -43,6 +43,9 @@ check_failed, truncated, needs_continuation. lenient: the JSON was taken out of 
 CHUNK_ROWS = 20_000
 """Answers decoded at a time, to bound memory."""
 
+MOST_DEPTH = 100
+"""Nested objects and lists of an answer; more would make the verdict depend on the stack's height at the call."""
+
 MOST_FAULTS = 10
 """Faults kept of one answer; the first ones tell enough."""
 
@@ -50,6 +53,7 @@ _CUT_OFF = {str(Code.TRUNCATED), str(Code.NEEDS_CONTINUATION)}
 _KIND = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _FENCE = re.compile(r"```[A-Za-z0-9]*[ \t]*\r?\n(.*?)\r?\n?[ \t]*```\s*\Z", re.DOTALL)
 
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _NAME = r'"\s*:'
 _HIDDEN_NAME = r"\\u00(22|20|3[aA])"
 """A quote, space or colon written as an escape can make the count of names in a text differ from the true one."""
@@ -211,14 +215,20 @@ class Validator:
         results: list[bytes | _Fault] = []
         values: list[Any] = [None] * len(answers)
         texts: list[str | None] = list(answers)
+        opened = pl.Series(answers, dtype=pl.String).str.count_matches(r"[\[{]").fill_null(0)
+        deep = {i for i in (opened > MOST_DEPTH).arg_true() if _is_deep(answers[i] or "")}
         for i, (text, code) in enumerate(zip(answers, codes, strict=True)):
             if code in _CUT_OFF:
                 texts[i] = None
                 results.append(_Fault.whole(code))
                 continue
+            if i in deep:
+                texts[i] = None
+                results.append(_Fault.whole("invalid_json", "too_deep"))
+                continue
             try:
                 values[i] = decode(text)  # type: ignore[arg-type]
-            except (msgspec.DecodeError, RecursionError, TypeError):
+            except (msgspec.DecodeError, TypeError):
                 inner, values[i] = _decoded_leniently(text or "", decode)
                 texts[i] = inner
                 if inner is None:
@@ -337,10 +347,25 @@ def _decoded_leniently(text: str, decode: Callable[[str], Any]) -> tuple[str | N
     if start < 0 or (fenced and "{" in text[: fenced.start()]):
         return None, None
     body = body[start:]
+    if _is_deep(body):
+        return None, None
     try:
         return body, decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.DecodeError:
         return None, None
+
+
+def _is_deep(text: str) -> bool:
+    """Tell whether a JSON text nests deeper than is judged; brackets inside strings do not count."""
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        if token[0] in "[{":
+            depth += 1
+            if depth > MOST_DEPTH:
+                return True
+        elif token[0] in "]}":
+            depth -= 1
+    return False
 
 
 def _suspects(texts: list[str | None], results: list[bytes | _Fault]) -> list[int]:

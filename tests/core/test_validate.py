@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from functools import partial
@@ -155,6 +157,19 @@ def test_what_is_no_json_is_told(ticket: Validator, answer: str) -> None:
 def test_a_name_given_twice_is_told(ticket: Validator, answer: str) -> None:
     row = one(ticket, answer)
     assert (row["code"], faults(row)) == ("invalid_json", [("", "duplicate_key")])
+
+
+@pytest.mark.parametrize("behind", ["", "Sure: "], ids=["strict", "lenient"])
+@pytest.mark.parametrize(("depth", "ok"), [(90, True), (200, False), (900, False)])
+def test_deep_nesting_is_refused_at_a_fixed_depth(depth: int, ok: bool, behind: str) -> None:
+    answer = behind + GOOD[:-1] + ',"more":' + "[" * depth + '"]"' + "]" * depth + "}"
+    row = one(Validator.of(Schema.of(Ticket)), answer)
+    assert (row["ok"], row["code"]) == (ok, None if ok else "invalid_json")
+
+
+def test_many_brackets_that_do_not_nest_are_no_fault() -> None:
+    answer = json.dumps({"rows": [["[[[[", "{{"]] * 300})
+    assert one(Validator.of(Schema.of({"rows": pl.List(pl.List(pl.String))})), answer)["ok"]
 
 
 def test_a_text_that_only_looks_like_names_is_no_duplicate(ticket: Validator) -> None:
@@ -378,7 +393,8 @@ class Loose(BaseModel):
 @pytest.mark.parametrize(
     "answer",
     [
-     '{"n":9223372036854775808}', '{"n":' + "9" * 60 + "}", '{"n":"' + "9" * 60 + '"}', '{"x":"inf"}', '{"x":"-Infinity"}',
+     '{"n":9223372036854775808}',
+     '{"n":' + "9" * 60 + "}", '{"n":"' + "9" * 60 + '"}', '{"x":"inf"}', '{"x":"-Infinity"}',
      '{"n":1,"day":"soon"}', '{"n":1,"x":"nan"}'],
 )  # fmt: skip
 def test_what_a_lax_model_takes_and_a_column_cannot_hold_is_a_fault(answer: str) -> None:
@@ -402,6 +418,15 @@ def test_a_models_strictness_and_defaults_are_its_own() -> None:
     strict = one(Validator.of(Schema.of(Strict)), GOOD.replace("true", '"yes"'))
     assert (lax["ok"], strict["ok"]) == (True, False)
     assert json.loads(one(Validator.of(Schema.of(Strict)), GOOD)["value"])["note"] == "none"
+
+
+def test_a_models_alias_names_property_and_column() -> None:
+    class Aliased(BaseModel):
+        n: int = Field(alias="the number")
+
+    validator = Validator.of(Schema.of(Aliased))
+    row = one(validator, '{"the number":3}')
+    assert validator.columns(pl.Series([row["value"]])).to_dicts() == [{"the number": 3}]
 
 
 def test_values_of_another_schema_are_refused_without_being_quoted() -> None:
@@ -615,3 +640,25 @@ def test_the_digest_covers(one_: Validator, other: Validator) -> None:
 def test_the_same_rules_have_the_same_digest() -> None:
     assert Validator.of(N, [above(3), pl.col("n") > 1]).digest == Validator.of(N, [above(3), pl.col("n") > 1]).digest
     assert Validator.of(Schema.of(Ticket)).digest == Validator.of(Schema.of(Ticket)).digest
+
+
+def test_the_digest_is_the_same_in_another_process() -> None:
+    program = (
+        "import polars as pl\n"
+        "from lotwise.schema import Schema\n"
+        "from lotwise.validate import Validator\n"
+        "def short(v, limit=3):\n"
+        "    return v['n'] in {1, 2, 'a', 'b'} and v['n'] < limit\n"
+        "print(Validator.of(Schema.of({'n': int}), [short, pl.col('n') > 1]).digest)\n"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
