@@ -83,9 +83,11 @@ def spec_from_json(text: str) -> Spec:
     Raises
     ------
     ValueError
-        The text was written for another key version, or is not such a text.
+        The text was written for another key version, its messages were purged, or it is not such a text.
     """
     fields = json.loads(text)
+    if fields.get("purged"):
+        raise ValueError("the messages of this spec were purged; no request can be made from it")
     version = fields.pop("key_version")
     if version != KEY_VERSION:
         raise ValueError(f"this spec was written for key version {version}; this lotwise reads version {KEY_VERSION}")
