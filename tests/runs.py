@@ -5,19 +5,22 @@ Everything is real except time and the provider: a DuckDB ledger in a folder, th
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars as pl
 
 from lotwise import engine, owner
 from lotwise.cost import Prices
 from lotwise.job import Job, Options
 from lotwise.key import KEY_VERSION, spec_digest, spec_json
+from lotwise.ledger import migrate
 from lotwise.ledger.store import Ledger
 from lotwise.lifecycle import Policy
 from lotwise.request import Spec
@@ -34,11 +37,30 @@ def text_validator(check: Check | None = None) -> Validator:
     return Validator.of(Schema.of(None), check)
 
 
+class OpenDatabase:
+    """A database in memory that stays open, where a test is about the engine and not about the file."""
+
+    def __init__(self) -> None:
+        self._connection = duckdb.connect(":memory:")
+        self._connection.execute("SET TimeZone = 'UTC'")
+        migrate.migrate(self._connection, Path(":memory:"))
+
+    @contextlib.contextmanager
+    def session(self, purpose: str, *, read_only: bool = False) -> Iterator[Any]:
+        """Yield a cursor of the one connection."""
+        with self._connection.cursor() as cursor:
+            yield cursor
+
+
 @dataclass(kw_only=True)
 class Bench:
-    """A ledger, a provider and a clock, on which runs are begun and driven."""
+    """A ledger, a provider and a clock, on which runs are begun and driven.
+
+    With `in_memory` the ledger's database never touches the disk; its parts do.
+    """
 
     folder: Path
+    in_memory: bool = False
     clock: HandClock = field(default_factory=HandClock)
     spec: Spec = SPEC
     validator: Validator = field(default_factory=text_validator)
@@ -46,7 +68,12 @@ class Bench:
     ledger: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger.open(self.folder / "ledger")
+        if self.in_memory:
+            parts_folder = self.folder / "parts"
+            parts_folder.mkdir()
+            self.ledger = Ledger(OpenDatabase(), parts_folder, self.folder)
+        else:
+            self.ledger = Ledger.open(self.folder / "ledger")
         if self.executor is None:
             self.executor = self.provider()
 

@@ -1,8 +1,8 @@
 """The ledger's folder: finding it, guarding it, and opening its DuckDB file for one short transaction.
 
 One process at a time may have a DuckDB file open for writing, and DuckDB's own lock starves whoever waits with
-back-off. So a blocking OS lock on a sidecar file is taken first, the file is opened, one transaction is done, the file is
-closed, and the lock is given back. Nothing slow (network, user code, rendering) ever happens inside.
+back-off. So a blocking OS lock on a sidecar file is taken first, the file is opened, one transaction is done, the file
+is closed, and the lock is given back. Nothing slow (network, user code, rendering) ever happens inside.
 """
 
 from __future__ import annotations
@@ -144,6 +144,11 @@ class Folder:
             yield connection
         finally:
             connection.close()
+
+
+def wal_of(database: Path) -> Path:
+    """Return where DuckDB keeps a database's write-ahead log."""
+    return database.with_name(database.name + ".wal")
 
 
 _in_process = threading.Lock()  # flock belongs to the open file, so threads need a lock of their own in front

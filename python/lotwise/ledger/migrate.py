@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from lotwise.errors import LedgerForeign, LedgerNewer
+from lotwise.ledger.files import wal_of
 
+_COPY = re.compile(r"^ledger\.before-v\d+\.duckdb(\.wal)?$")
 _STEP = re.compile(r"^(\d{3})_\w+\.sql$")
 
 
@@ -67,7 +69,12 @@ def keep_copy(database: Path, version: int) -> Path:
     """Copy a database and its WAL aside before it is migrated. Only while nothing in this process has it open."""
     copy = database.with_name(f"ledger.before-v{version + 1}.duckdb")
     shutil.copy2(database, copy)
-    wal = database.with_name(database.name + ".wal")
+    wal = wal_of(database)
     if wal.exists():
-        shutil.copy2(wal, copy.with_name(copy.name + ".wal"))
+        shutil.copy2(wal, wal_of(copy))
     return copy
+
+
+def copies(database: Path) -> list[Path]:
+    """List the copies that were kept beside a database, and their WALs, by their names."""
+    return sorted(path for path in database.parent.iterdir() if _COPY.match(path.name))

@@ -130,11 +130,15 @@ class Ledger:
                 migrate.migrate(connection, folder.database)
         return cls(folder, folder.parts, path)
 
+    def refuse_fork(self) -> None:
+        """Raise `ForkedLedger` in a child of the process that opened this ledger."""
+        if os.getpid() != self._pid:
+            raise ForkedLedger.of(self._pid, os.getpid())
+
     @contextlib.contextmanager
     def transaction(self, purpose: str) -> Iterator[Transaction]:
         """Run one short transaction that commits at the end, or rolls back when anything is raised inside."""
-        if os.getpid() != self._pid:
-            raise ForkedLedger.of(self._pid, os.getpid())
+        self.refuse_fork()
         with self.connections.session(purpose) as connection:
             connection.execute("BEGIN")
             try:
@@ -148,18 +152,26 @@ class Ledger:
     @contextlib.contextmanager
     def reading(self, purpose: str) -> Iterator[Transaction]:
         """Read in one consistent snapshot; nothing is written, so closing costs no checkpoint."""
-        if os.getpid() != self._pid:
-            raise ForkedLedger.of(self._pid, os.getpid())
+        self.refuse_fork()
         with self.connections.session(purpose, read_only=True) as connection:
             yield Transaction(connection, self.path)
 
     def sql(self, query: str) -> pl.DataFrame:
         """Answer one read-only query as a frame. Opens, answers and closes; others wait meanwhile."""
-        if os.getpid() != self._pid:
-            raise ForkedLedger.of(self._pid, os.getpid())
+        self.refuse_fork()
         with self.connections.session("sql", read_only=True) as connection:
             frame: pl.DataFrame = connection.sql(query).pl()
         return frame
+
+    def copy_to(self, database: Path) -> None:
+        """Copy every table into a new DuckDB file, without the free blocks of this one."""
+        self.refuse_fork()
+        quoted = str(database).replace("'", "''")
+        with self.connections.session("export", read_only=True) as connection:
+            here = connection.execute("SELECT current_database()").fetchall()[0][0]
+            connection.execute(f"ATTACH '{quoted}' AS copied (READ_WRITE)")
+            connection.execute(f'COPY FROM DATABASE "{here}" TO copied')
+            connection.execute("DETACH copied")
 
     # --- enrolling ---------------------------------------------------------------------------------------------
 

@@ -54,7 +54,9 @@ class Transaction:
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-    def frame(self, name: str, /, *, frames: Mapping[str, pl.DataFrame] | None = None, **params: object) -> pl.DataFrame:
+    def frame(
+        self, name: str, /, *, frames: Mapping[str, pl.DataFrame] | None = None, **params: object
+    ) -> pl.DataFrame:
         """Run a statement and return its rows as a Polars frame."""
         sql, used = self._bind(name, params)
         with _Registered(self._connection, frames or {}):

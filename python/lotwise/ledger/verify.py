@@ -6,7 +6,7 @@ them the lock is given back. Findings name a check and the keys, shards or runs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -16,7 +16,7 @@ from lotwise.errors import LedgerDamaged, LedgerStatementFailed
 from lotwise.key import KEY_VERSION, keys, spec_from_json, spec_json
 from lotwise.ledger import parts
 from lotwise.ledger.store import Ledger
-from lotwise.ledger.transaction import Transaction, queries
+from lotwise.ledger.transaction import queries
 from lotwise.lifecycle import SHARD_MOVES
 
 EXAMPLES = 5
@@ -139,7 +139,7 @@ def verify(ledger: Ledger) -> Report:
         statement = f"check_{name}"
         checked[name] = sizes.get(table, 0)
         try:
-            note(name, _says(statement), _look(ledger, lambda tx, sql=statement: _broken(tx, sql)))
+            note(name, _says(statement), _broken(ledger, statement))
         except (LedgerDamaged, LedgerStatementFailed) as error:
             note(name, f"the check can be made ({type(error).__name__})", (1, (table,)))
     checked["spec_digests"], specs = _bad_specs(ledger)
@@ -157,14 +157,10 @@ def verify(ledger: Ledger) -> Report:
     return Report(checked=checked, findings=tuple(findings))
 
 
-def _look(ledger: Ledger, question: Callable[[Transaction], tuple[int, tuple[str, ...]]]) -> tuple[int, tuple[str, ...]]:
-    with ledger.reading("verify") as tx:
-        return question(tx)
-
-
-def _broken(tx: Transaction, statement: str) -> tuple[int, tuple[str, ...]]:
+def _broken(ledger: Ledger, statement: str) -> tuple[int, tuple[str, ...]]:
     frames = {"legal": legal_moves()} if "legal" in queries()[statement] else None
-    return tx.sample(statement, EXAMPLES, frames=frames)
+    with ledger.reading("verify") as tx:
+        return tx.sample(statement, EXAMPLES, frames=frames)
 
 
 def legal_moves() -> pl.DataFrame:
@@ -232,8 +228,8 @@ def _parts(ledger: Ledger) -> Iterator[_Part]:
         with ledger.reading("verify") as tx:
             said = tx.frame("part_requests", frames={"k": content.select("key")}, part=part)
         held = said.join(content, on="key", how="left")
-        bad = held.filter(pl.col("content").is_not_null() & (pl.col("content").str.len_bytes() != pl.col("content_bytes")))
-        wrong = set(bad["key"])
+        lengths_differ = pl.col("content").str.len_bytes() != pl.col("content_bytes")
+        wrong = set(held.filter(lengths_differ)["key"])
         for (spec,), group in held.drop_nulls("content").group_by("spec"):
             wrong |= set(group["key"].filter(keys(str(spec), group["content"]) != group["key"]))
         whole = content.height == n_requests and not held.filter("here")["content"].has_nulls()

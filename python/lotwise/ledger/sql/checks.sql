@@ -181,7 +181,7 @@ SELECT DISTINCT spec AS id FROM request WHERE attempts > 0 AND spec NOT IN (SELE
 -- name: check_request_parts
 -- each request says in which part its content lies, unless it was purged
 SELECT key AS id FROM request
-WHERE part NOT IN (SELECT id FROM part)
+WHERE (part IS NOT NULL AND part NOT IN (SELECT id FROM part))
    OR (part IS NULL AND NOT EXISTS (SELECT 1 FROM meta WHERE name = 'content_purged_at'))
 
 -- name: check_strays
