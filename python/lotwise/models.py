@@ -211,7 +211,7 @@ def _call(command: list[str], folder: Path) -> None:
         raise _WayFailed(type(error).__name__) from None
     if done.returncode:
         said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        raise _WayFailed(_without_credentials(" ".join(said[-3:]))[:500] or f"exit code {done.returncode}")
+        raise _WayFailed(_without_credentials(" ".join(said[-12:]))[:800] or f"exit code {done.returncode}")
 
 
 def _without_credentials(text: str) -> str:

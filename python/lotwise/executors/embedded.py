@@ -26,9 +26,10 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from lotwise.errors import MissingExtra, ModelWeightsMissing, UnknownModel, UnknownParameter
+from lotwise.errors import MissingExtra, ModelWeightsMissing, UnknownModel, UnknownParameter, UnsupportedSchema
 from lotwise.executors import variant
 from lotwise.executors.openai_dialect import read_lines
+from lotwise.executors.wire_schema import Subset, to_wire
 from lotwise.models import SMOLLM2, model_path, weights_path
 from lotwise.request import Limits, Shard, Spec
 
@@ -74,9 +75,7 @@ def _number(low: float, high: float) -> _Takes:
 
 
 def _integer(low: int, high: int) -> _Takes:
-    return _Takes(
-        f"an integer from {low} to {high}", lambda value: type(value) is int and low <= value <= high
-    )
+    return _Takes(f"an integer from {low} to {high}", lambda value: type(value) is int and low <= value <= high)
 
 
 PARAMETERS: Mapping[str, _Takes] = {
@@ -91,12 +90,21 @@ PARAMETERS: Mapping[str, _Takes] = {
     "stop": _Takes(
         "a text or a list of texts",
         lambda value: (
-            isinstance(value, str)
-            or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+            isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
         ),
     ),
 }
 """The sampling parameters that the engine is sent, under these names, and what each takes."""
+
+SUBSET = Subset(
+    provider="embedded",
+    # No patterns: the engine reads few of them, and writes about the others to stderr instead of refusing them.
+    keywords=frozenset({"minItems", "maxItems", "minLength", "maxLength", "minimum", "maximum"}),
+    formats=frozenset({"date", "time", "date-time", "uuid"}),
+    all_required=False,
+    recursion=True,
+)
+"""What the engine's grammars hold an answer to; validation judges the rest."""
 
 OPTIONS = ("weights", "threads")
 """What ``executor_options`` may hold."""
@@ -154,12 +162,30 @@ class EmbeddedExecutor:
             raise MissingExtra.of("embedded", "xllamacpp")
         _ = self.weights
 
+    def wire_schema(self, schema_text: str) -> tuple[str, tuple[str, ...]]:
+        """Cut a JSON Schema to what is sent, before the key is made of it.
+
+        Returns
+        -------
+        (str, tuple of str)
+            The exact text sent, and what is left to validation, ``/path/keyword`` each.
+
+        Raises
+        ------
+        UnsupportedSchema
+            The grammar cannot express it, with the place.
+        """
+        made = to_wire(schema_text, SUBSET)
+        for path, reason in made.inexpressible:
+            raise UnsupportedSchema.at(self.provider, path, reason)
+        return made.text, made.left_to_validation
+
     def account(self) -> str:
         """Return a fixed word: there is no account on one's own machine."""
         return "this-machine"
 
     def model_digest(self) -> str:
-        """Digest the engine's settings and the weights' size and header: what can change all answers.
+        """Digest what can change all answers: the engine's settings, and the weights' size and header.
 
         Returns
         -------
@@ -312,9 +338,7 @@ def _answer_row(
         # Raised for one request (a schema it cannot constrain to, say). Its text may quote the request, so it
         # is left out.
         status = 400 if isinstance(error, ValueError) else 500
-        return _line(
-            custom_id, status, {"error": {"code": status, "type": "engine_" + type(error).__name__.lower()}}
-        )
+        return _line(custom_id, status, {"error": {"code": status, "type": "engine_" + type(error).__name__.lower()}})
     return _line(custom_id, *_whole(chunks))
 
 
@@ -340,6 +364,4 @@ def _whole(chunks: list[str]) -> tuple[int, dict[str, Any]]:
 
 def _line(custom_id: str, status: int, body: dict[str, Any]) -> bytes:
     response = {"status_code": status, "body": body}
-    return json.dumps(
-        {"custom_id": custom_id, "response": response, "error": None}, ensure_ascii=False
-    ).encode()
+    return json.dumps({"custom_id": custom_id, "response": response, "error": None}, ensure_ascii=False).encode()
