@@ -8,6 +8,8 @@ with its path.
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
 import types
@@ -171,6 +173,42 @@ class Schema:
     def is_text(self) -> bool:
         """True for a free-text answer."""
         return self.wire is None
+
+    def portable(self) -> str | None:
+        """Write the schema down for another process; None for a Pydantic model, whose code stays with the caller.
+
+        Returns
+        -------
+        str or None
+            JSON that `from_portable` reads; validators of both have the same digest.
+        """
+        if self.model is not None:
+            return None
+        # Arrow keeps every dtype of a schema exactly, and later versions of Polars read it.
+        columns = io.BytesIO()
+        self.dtypes.to_frame().write_ipc(columns)
+        return _compact(
+            {
+                "json_schema": self.json_schema,
+                "wire": self.wire,
+                "columns": base64.b64encode(columns.getvalue()).decode(),
+                "absent_is_null": self.optionals is not None,
+            }
+        )
+
+    @classmethod
+    def from_portable(cls, text: str) -> Schema:
+        """Read back what `portable` wrote."""
+        stored = json.loads(text)
+        optionals = None
+        if stored["absent_is_null"]:
+            optionals = Reader(stored["json_schema"], absent_is_null=True).root().optionals
+        return cls(
+            dtypes=pl.read_ipc(io.BytesIO(base64.b64decode(stored["columns"]))).schema,
+            wire=stored["wire"],
+            json_schema=stored["json_schema"],
+            optionals=optionals,
+        )
 
     def example_text(self, answer: Any) -> str:
         """Write an example's answer as the model shall write it.

@@ -642,6 +642,21 @@ def test_the_same_rules_have_the_same_digest() -> None:
     assert Validator.of(Schema.of(Ticket)).digest == Validator.of(Schema.of(Ticket)).digest
 
 
+OPTIONAL = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer", "maximum": 5}}}
+
+
+@pytest.mark.parametrize("given_", [None, WIDE, OPTIONAL, AS_JSON], ids=["text", "dtypes", "optional", "JSON Schema"])
+def test_a_schema_written_down_judges_alike(given_: Any) -> None:
+    schema = Schema.of(given_)
+    back = Schema.from_portable(schema.portable() or "")
+    assert back == schema
+    assert Validator.of(back).digest == Validator.of(schema).digest
+
+
+def test_a_model_is_not_written_down() -> None:
+    assert Schema.of(Ticket).portable() is None
+
+
 def test_the_digest_is_the_same_in_another_process() -> None:
     program = (
         "import polars as pl\n"
