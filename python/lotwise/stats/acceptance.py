@@ -32,7 +32,7 @@ from lotwise.stats.distributions import (
 )
 from lotwise.stats.estimate import LotInterval, bad_rate_interval
 from lotwise.stats.hypergeometric import check_counts, lower, lower_exceeds, upper_exceeds
-from lotwise.stats.sizes import sample_size, smallest_sample
+from lotwise.stats.sizes import quoted_z, sample_size, smallest_sample
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +150,7 @@ def inspection_plan(
     d_low, d_high = count_at(population, low)[0], count_at(population, high)[1]
     if n is None:
         needed = smallest_sample(population, d_high, 0, alpha)
-        n = min(max(sample_size(population, margin=margin, confidence=confidence).n, needed), population)
+        n = min(max(sample_size(population, margin=margin, z=quoted_z(confidence)).n, needed), population)
     c = acceptance_number(population, n, limit=high, beta=alpha)
     if c is None:
         raise StatisticsRefused.because(

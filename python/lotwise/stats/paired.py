@@ -213,7 +213,7 @@ def _cells(p10: Rate, p01: Rate) -> tuple[float, float]:
 
 
 def mcnemar_size(p10: Rate, p01: Rate, *, alpha: Rate = 0.05, power: Rate = 0.8) -> PairedSize:
-    """Compute the rows needed before two arms are run; confirm with `mcnemar_power`.
+    """Compute the rows needed before two arms are run; confirm with `mcnemar_power`, since the exact test needs more.
 
     Parameters
     ----------

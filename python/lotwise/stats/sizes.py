@@ -36,7 +36,7 @@ def sample_size(
     *,
     margin: Rate = 0.05,
     expected_rate: Rate = 0.5,
-    confidence: Rate = 0.95,
+    confidence: Rate | None = None,
     z: Rate | None = None,
 ) -> SampleSize:
     """Compute the rows needed for an interval of plus or minus `margin`.
@@ -50,7 +50,8 @@ def sample_size(
     expected_rate
         The rate planned for; 0.5 asks for the most rows and needs no guess.
     confidence, z
-        Two-sided confidence; `z` replaces its normal quantile, for people who must quote 1.96 or 2.576.
+        Two-sided confidence, at its full normal quantile; or the quantile itself. With neither, 1.96: the number that
+        everybody quotes for 95 %, and at a million rows one row more than 1.959964 asks for.
 
     Raises
     ------
@@ -69,7 +70,9 @@ def sample_size(
         raise StatisticsRefused.because("rate_out_of_range", "a margin of 0 is a census", margin=margin)
     if population is not None:
         check_counts(0, 0, population)
-    quantile = exact(z_two_sided(confidence) if z is None else z)
+    if z is None:
+        z = "1.96" if confidence is None else z_two_sided(confidence)
+    quantile = exact(z)
     n0 = quantile**2 * p * (1 - p) / e**2
     corrected = n0 if population is None else n0 * population / (population + n0 - 1 or 1)
     return SampleSize(
@@ -80,6 +83,11 @@ def sample_size(
         expected_rate=float(p),
         z=float(quantile),
     )
+
+
+def quoted_z(confidence: Rate) -> Fraction:
+    """The quantile as tables print it, rounded up to three decimals: 1.96 at 95 %, 2.576 at 99 %."""
+    return Fraction(math.ceil(z_two_sided(confidence) * 1000), 1000)
 
 
 def discovery_size(population: int, bad_in_lot: int, *, confidence: Rate = 0.95) -> int:
