@@ -52,7 +52,6 @@ _KEY_VARIABLE = "ANTHROPIC_API_KEY"
 _BATCHES = "/v1/messages/batches"
 _NO_LOOKUP = (403, 404, 405, 501)
 _RUNNING = frozenset({"in_progress", "canceling"})
-_LIST_PAGE = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +66,8 @@ class Options:
         Of one call in seconds, and of the create call, which carries the whole shard.
     read_retries
         How often the SDK repeats a call that charges nothing.
+    list_page
+        Batches asked for in one page of the list.
     window
         Synchronous calls in flight.
     temp_dir
@@ -79,6 +80,7 @@ class Options:
     timeout_s: float = 600.0
     create_timeout_s: float = 600.0
     read_retries: int = 2
+    list_page: int = 1_000
     window: int = 16
     temp_dir: str | None = None
     limits: Mapping[str, Any] | None = None
@@ -413,7 +415,9 @@ class AnthropicExecutor(_Service):
         def page(after: str | None) -> dict[str, Any] | Fault:
             start: Any = anthropic.omit if after is None else after
             return self._get(
-                lambda client: client.messages.batches.with_raw_response.list(after_id=start, limit=_LIST_PAGE)
+                lambda client: client.messages.batches.with_raw_response.list(
+                    after_id=start, limit=self._options.list_page
+                )
             )
 
         for batch in newer(pages(page), _created_at, since.replace(microsecond=0)):

@@ -43,7 +43,6 @@ _KEY_VARIABLE = "OPENAI_API_KEY"
 _NO_LOOKUP = (403, 404, 405, 501)
 _RUNNING = frozenset({"validating", "in_progress", "finalizing", "cancelling", "canceling", "queued", "pending"})
 _ENDED = frozenset({"completed", "expired", "cancelled", "canceled"})
-_LIST_PAGE = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +64,8 @@ class Options:
     input_expires_s, output_expires_s
         When the provider removes the input, and the output and error file, in seconds after their creation (3,600 to
         2,592,000); None for its default.
+    list_page
+        Batches asked for in one page of the list.
     window
         Synchronous calls in flight.
     temp_dir
@@ -83,6 +84,7 @@ class Options:
     max_tokens_name: str | None = None
     input_expires_s: int | None = None
     output_expires_s: int | None = None
+    list_page: int = 100
     window: int = 16
     temp_dir: str | None = None
     limits: Mapping[str, Any] | None = None
@@ -420,7 +422,9 @@ class OpenAIExecutor(_Service):
 
         def page(after: str | None) -> dict[str, Any] | Fault:
             start: Any = openai.omit if after is None else after
-            return self._get(lambda client: client.batches.with_raw_response.list(after=start, limit=_LIST_PAGE))
+            return self._get(
+                lambda client: client.batches.with_raw_response.list(after=start, limit=self._options.list_page)
+            )
 
         for batch in newer(pages(page), _created_at, since.replace(microsecond=0)):
             shard_id = mapping(batch.get("metadata")).get("lotwise_shard")
