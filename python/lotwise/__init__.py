@@ -10,6 +10,7 @@ import os
 import polars as _pl
 
 from lotwise import errors
+from lotwise.estimate import Plan
 from lotwise.frame import map, peek, plan, preview, submit
 from lotwise.handle import LedgerHandle, open_ledger
 from lotwise.job import Options
@@ -39,6 +40,7 @@ __all__ = [
     "LedgerHandle",
     "Nullable",
     "Options",
+    "Plan",
     "Run",
     "Status",
     "errors",

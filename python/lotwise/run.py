@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
 
 import polars as pl
 
@@ -491,17 +490,11 @@ def _stands(reason: str, options: Options) -> bool:
 
 def _portable(validator: Validator) -> str | None:
     """Write a validator down for a process without the caller's code, where it needs none of it."""
-    if validator.schema.model is not None or validator.checks:
-        return None
-    schema = validator.schema
-    return json.dumps({"json_schema": None if schema.is_text else schema.json_schema, "wire": schema.wire})
+    return None if validator.checks else validator.schema.portable()
 
 
 def _from_portable(body: str | None) -> Validator | None:
-    if body is None:
-        return None
-    stored: dict[str, Any] = json.loads(body)
-    return Validator.of(Schema.of(stored["json_schema"]))
+    return None if body is None else Validator.of(Schema.from_portable(body))
 
 
 __all__ = ["Run", "Status", "SystemicError", "lot_of"]

@@ -1,0 +1,42 @@
+# Two commands are all the set-up there is: `make demo` and `make test`. Both make their own environment.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LOCK := python/constraints.txt
+
+.PHONY: demo test lint fix docs soak simulate bench clean help
+
+help: ## Say what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip==26.2
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml $(LOCK)
+	$(BIN)/python -m pip install --quiet --constraint $(LOCK) --editable ".[embedded]"
+	$(BIN)/lotwise fetch-model
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	$(BIN)/python -m pip install --quiet --constraint $(LOCK) --editable ".[all]" --group dev
+	@touch $@
+
+demo: $(VENV)/.demo ## Classify the shipped tickets with the embedded model, no key needed (INPUT=file PROMPT= SCHEMA= for yours)
+	@$(BIN)/python examples/demo.py --input "$(INPUT)" --prompt "$(PROMPT)" --schema "$(SCHEMA)" --ledger "$(LEDGER)"
+
+test: $(VENV)/.dev ## Run the short versions of all tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev ## Check format, style, types and the import contract
+	$(BIN)/ruff format --check python tests examples docs
+	$(BIN)/ruff check python tests examples docs
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: $(VENV)/.dev ## Format and mend what can be mended
+	$(BIN)/ruff format python tests examples docs
+	$(BIN)/ruff check --fix python tests examples docs
+
+clean: ## Remove what was made here
+	rm -rf $(VENV) demo-out .pytest_cache .mypy_cache .ruff_cache
