@@ -20,6 +20,7 @@ import lotwise
 HERE = Path(__file__).parent
 OUT = Path("demo-out")
 REVIEW_ROWS = 200
+NAMED = {"succeeded": "valid", "invalid": "invalid", "skipped": "skipped"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +94,8 @@ def summary(answered: pl.DataFrame, before: lotwise.Plan, fields: list[str], sec
     states = dict(answered["llm_state"].value_counts().iter_rows())
     sent = "nothing was sent: every answer was in the ledger" if before.n_to_send == 0 else f"{before.n_to_send} sent"
     lines = [
-        f"{answered.height} rows, {before.n_unique} unique requests, {states.get('succeeded', 0)} valid, "
-        f"{states.get('invalid', 0)} invalid, {states.get('skipped', 0)} skipped, {seconds:.1f} s; {sent}"
+        f"{answered.height} rows, {before.n_unique} unique requests, {seconds:.1f} s; {sent}",
+        ", ".join(f"{states.get(state, 0)} {name}" for state, name in NAMED.items()),
     ]
     if "label" in answered.columns:
         judged = answered.filter(pl.col("label").is_not_null() & (pl.col("llm_state") == "succeeded"))
