@@ -18,7 +18,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -105,6 +105,9 @@ SUBSET = Subset(
     recursion=True,
 )
 """What the engine's grammars hold an answer to; validation judges the rest."""
+
+LOOK_UP_S = 0.1
+"""How long an interrupt from the keyboard can go unnoticed."""
 
 OPTIONS = ("weights", "threads")
 """What ``executor_options`` may hold."""
@@ -219,7 +222,7 @@ class EmbeddedExecutor:
             for row in islice(rows, self.window):
                 waiting.append(pool.submit(_answer_row, engine, spec, stop, *row))
             while waiting:
-                line = waiting.popleft().result()
+                line = _result(waiting.popleft())
                 yield [line]
                 for row in islice(rows, 1):
                     waiting.append(pool.submit(_answer_row, engine, spec, stop, *row))
@@ -230,6 +233,17 @@ class EmbeddedExecutor:
     def read(self, lines: Sequence[bytes]) -> pl.DataFrame:
         """Say what raw lines mean: one row of `OUTCOMES` a line, in order."""
         return read_lines(lines)
+
+
+def _result(future: Future[bytes]) -> bytes:
+    """Wait for one row, looking up now and then.
+
+    A signal that the system hands to one of the engine's threads does not wake this one, and its handler runs only
+    when this one next runs Python.
+    """
+    while not wait([future], timeout=LOOK_UP_S).done:
+        pass
+    return future.result()
 
 
 def _cores() -> int:
