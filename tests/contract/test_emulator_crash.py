@@ -98,7 +98,9 @@ def test_kill_around_a_create_leaves_it_unsent_or_accepted(
 
 
 def test_kills_at_many_moments_of_processing_keep_lines_and_bill_whole(tmp_path: Path) -> None:
-    faults = {"rows": (RowFault(kind="server_error", fraction=0.2), RowFault(kind="duplicate", fraction=0.1))}
+    faults: dict[str, Any] = {
+        "rows": (RowFault(kind="server_error", fraction=0.2), RowFault(kind="duplicate", fraction=0.1))
+    }
     with (
         Emulator(tmp_path, speed=0, batch_s=100, validate_s=0, **faults) as emulator,
         openai_client(emulator) as client,

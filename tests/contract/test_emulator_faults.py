@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anthropic
@@ -318,9 +318,9 @@ def test_batch_fails_with_the_code_it_was_told(
     emulator.set_faults(batches=(BatchFault(kind="fail", value=code),))
     batch = create_openai(gpt, {"r": chat_body("x")})
     emulator.advance(1)
-    batch = gpt.batches.retrieve(batch.id)
-    assert (batch.status, [fault.code for fault in batch.errors.data]) == ("failed", [code])
-    assert (batch.output_file_id, batch.error_file_id, emulator.bill(key)) == (None, None, [])
+    failed: Any = gpt.batches.retrieve(batch.id)
+    assert (failed.status, [fault.code for fault in failed.errors.data]) == ("failed", [code])
+    assert (failed.output_file_id, failed.error_file_id, emulator.bill(key)) == (None, None, [])
 
 
 def test_unknown_states_and_null_counts_are_shown(
@@ -351,8 +351,8 @@ def test_finalizing_lasts_as_long_as_it_was_told(emulator: Emulator, gpt: openai
     emulator.set_faults(batches=(BatchFault(kind="slow_finalize", value=3600),))
     batch = create_openai(gpt, {"r": chat_body("x")})
     emulator.advance(3600)
-    batch = gpt.batches.retrieve(batch.id)
-    assert (batch.status, batch.request_counts.completed, batch.output_file_id) == ("finalizing", 1, None)
+    seen: Any = gpt.batches.retrieve(batch.id)
+    assert (seen.status, seen.request_counts.completed, seen.output_file_id) == ("finalizing", 1, None)
     emulator.advance(1)
     assert gpt.batches.retrieve(batch.id).status == "completed"
 
@@ -400,7 +400,11 @@ def test_torn_download_is_whole_the_second_time(
     first = create_openai(gpt, {f"r{n}": chat_body("x") for n in range(9)})
     second = create_anthropic(claude, {f"r{n}": message_body("x") for n in range(9)})
     emulator.advance(1)
-    for lines in (lambda: openai_lines(gpt, first.id)[0], lambda: anthropic_lines(claude, second.id)):
+    reads: tuple[Callable[[], list[Any]], ...] = (
+        lambda: openai_lines(gpt, first.id)[0],
+        lambda: anthropic_lines(claude, second.id),
+    )
+    for lines in reads:
         with pytest.raises(ValueError, match=r"Unterminated|Expecting"):
             lines()
         assert len(by_id(lines())) == 9
@@ -443,10 +447,11 @@ def test_queue_of_two_batches_refuses_a_third_until_one_ends(
     emulator: Emulator, gpt: openai.OpenAI, claude: anthropic.Anthropic
 ) -> None:
     emulator.set_faults(max_open_batches=2)
-    for create in (
+    creates: tuple[Callable[[], Any], ...] = (
         lambda: create_openai(gpt, {"r": chat_body("x")}),
         lambda: create_anthropic(claude, {"r": message_body("x")}),
-    ):
+    )
+    for create in creates:
         create()
         create()
         with pytest.raises((openai.RateLimitError, anthropic.RateLimitError), match="batches"):
@@ -581,7 +586,7 @@ def test_retrieve_flaps_between_404_and_found(emulator: Emulator, gpt: openai.Op
     emulator.set_faults(
         http=(HttpFault(endpoint="batches.retrieve", action="reject", status=404, fraction=0.5),)
     )
-    seen = []
+    seen: list[str] = []
     for _ in range(40):
         try:
             seen.append(gpt.batches.retrieve(batch.id).status)
@@ -671,5 +676,7 @@ def test_mixed_faults_leave_counts_that_the_truth_tells(
 
 
 def test_handle_tells_of_a_fault_that_does_not_exist(emulator: Emulator) -> None:
+    with pytest.raises(ValueError, match=r"unknown endpoint 'batches.creat'.*openai.batches.create"):
+        emulator.set_faults(http=(HttpFault(endpoint="batches.creat", action="drop"),))
     with pytest.raises(ValueError, match="unknown batch fault 'lost'"):
         emulator.set_faults(batches=({"kind": "lost"},))

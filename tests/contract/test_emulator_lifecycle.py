@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anthropic
@@ -17,7 +19,7 @@ import openai
 import pytest
 
 from emulator import Emulator, Faults
-from emulator.answers import answer_text
+from emulator.answers import Dialect, answer_text
 from emulator.sdk import (
     anthropic_client,
     anthropic_lines,
@@ -78,7 +80,7 @@ def test_openai_batch_moves_through_its_states_as_time_passes(emulator: Emulator
     for seconds in (0, 10, 50, 50, 10):
         emulator.advance(seconds)
         batch = gpt.batches.retrieve(batch.id)
-        counts = batch.request_counts
+        counts: Any = batch.request_counts
         seen.append((batch.status, counts.total, counts.completed, len(charged(emulator, batch.id))))
     assert seen == [
         ("validating", 0, 0, 0),
@@ -128,7 +130,7 @@ def test_openai_answers_are_those_of_the_bodies(
     emulator.advance(1)
     output, errors = openai_lines(gpt, batch.id)
     assert errors == []
-    dialect = "chat" if make is chat_body else "responses"
+    dialect: Dialect = "chat" if make is chat_body else "responses"
     for custom_id, line in by_id(output).items():
         body = line["response"]["body"]
         got = body["choices"][0]["message"] if dialect == "chat" else body["output"][0]["content"][0]
@@ -260,6 +262,31 @@ def test_account_is_told_in_the_headers(
     assert (
         claude.models.with_raw_response.list().headers["anthropic-organization-id"] == told["openai-project"]
     )
+
+
+def test_account_can_stay_untold(emulator: Emulator, gpt: openai.OpenAI, claude: anthropic.Anthropic) -> None:
+    emulator.set_faults(account_headers=False)
+    told = {*gpt.models.with_raw_response.list().headers, *claude.models.with_raw_response.list().headers}
+    assert told.isdisjoint({"openai-organization", "openai-project", "anthropic-organization-id"})
+    assert {"x-request-id", "request-id"} <= told
+
+
+def test_many_threads_get_their_own_answers_and_one_charge_each(emulator: Emulator, key: str) -> None:
+    def work(n: int) -> int:
+        with openai_client(emulator, key) as client:
+            bodies = {f"{n:016x}-{n}-{m}": chat_body(f"{n} {m}") for m in range(20)}
+            batch = create_openai(client, bodies)
+            for m in range(10):
+                answer: Any = client.chat.completions.create(**chat_body(f"call {n} {m}", None))
+                assert answer.choices[0].message.content == f"call {n} {m}"
+            emulator.advance(1)
+            output, _ = openai_lines(client, batch.id)
+            return len(by_id(output).keys() & bodies.keys())
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == [20] * 8
+    charges = Counter(charge.key for charge in emulator.bill(key))
+    assert (len(charges), set(charges.values())) == (8 * 30, {1})
 
 
 def test_unknown_keys_are_refused_by_both(

@@ -66,6 +66,8 @@ def differences(sample: Any, actual: Any, path: str = "$", extras: frozenset[str
             for n, item in enumerate(actual if sample else ())
             for found in differences(sample[0], item, f"{path}[{n}]", extras)
         ]
+    assert isinstance(sample, dict)
+    assert isinstance(actual, dict)
     found = [f"{path}.{name}: absent" for name in sample.keys() - actual.keys()]
     found += [f"{path}.{name}: not in the sample" for name in actual.keys() - sample.keys() - extras]
     for name in sample.keys() & actual.keys():
@@ -168,7 +170,7 @@ def test_openai_responses_lines_have_the_shape_of_the_samples(emulator: Emulator
         emulator.advance(1)
         output, errors = openai_lines(client, batch.id)
     bodies = {line["custom_id"]: line["response"]["body"] for line in output}
-    assert (bodies.keys(), errors) == (set(kinds), [])
+    assert (set(bodies), len(errors)) == (set(kinds), 0)
     envelope = frozenset(bodies["ok"])
     assert bodies["truncated"]["status"] == "incomplete"
     assert_like("openai.response_incomplete", bodies["truncated"], envelope)

@@ -24,9 +24,12 @@ def error(status: int, message: str, code: str | None, request_id: str | None) -
     return wire.failure(code or wire.ERROR_TYPES.get(status, "api_error"), message, request_id)
 
 
-def headers(call_number: int, project: str) -> dict[str, str]:
-    """Return the headers that every answer has."""
-    return {"request-id": ident("req_", "anthropic", call_number), "anthropic-organization-id": project}
+def headers(call_number: int, project: str | None) -> dict[str, str]:
+    """Return the headers that every answer has, and the one that tells a known caller's account."""
+    made = {"request-id": ident("req_", "anthropic", call_number)}
+    if project is not None:
+        made["anthropic-organization-id"] = project
+    return made
 
 
 # Batches
@@ -197,7 +200,7 @@ def create_message(call: Call) -> Reply:
     result, number = call.provider.call("anthropic", call.caller, body, "messages")
     if not result.billed:
         status, kind = wire.FAILURES.get(result.outcome, (500, "api_error"))
-        request_id = headers(call.number, call.caller.project)["request-id"]
+        request_id = headers(call.number, None)["request-id"]
         envelope = wire.failure(kind, result.message, request_id)
         return Reply.of(envelope, status, **({"retry_after": "1"} if status == 429 else {}))
     return Reply.of(wire.message_body(body, result, name=ident("", "sync", number), tier="standard"))

@@ -117,7 +117,9 @@ class Batches:
                         for rank, n in enumerate(order)
                     ),
                 )
-        return self.settle(ordinal)
+        record = self._record(ordinal)
+        # What may already be due is left to the next look: create answers at once, whatever the pace.
+        return Batch(record=record, faults=own, standing=standing(self._plan(record), record["created_at"]))
 
     def find(self, provider: ProviderName, caller: Caller, batch_id: str) -> Batch | None:
         """Return a settled batch of the caller's project, or None where its retrieve is 404."""

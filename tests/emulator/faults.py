@@ -151,6 +151,8 @@ class Faults:
     exist (None: all do); `projects` maps an API key to a project: keys of one project see the same batches, a
     key without one has a project of its own.  `over_queue` and `duplicate_id` say how OpenAI tells of too
     many enqueued tokens and of a repeated custom id: `fail` the batch, or `reject` the create.
+    `account_headers` says whether answers tell the caller's organisation.  `usage` of "worst" makes every
+    input byte a token and fills every output cap; `cached_fraction` of the input tokens are cached reads.
     """
 
     seed: int = 0
@@ -188,6 +190,7 @@ class Faults:
     credit_blocks_create: bool = False
 
     keys: tuple[str, ...] | None = None
+    account_headers: bool = True
     projects: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

@@ -27,14 +27,12 @@ def error(status: int, message: str, code: str | None, parameter: str | None) ->
     return wire.failure((status, kind, code), message, parameter)
 
 
-def headers(call_number: int, project: str) -> dict[str, str]:
-    """Return the headers that every answer has."""
-    return {
-        "x-request-id": wire.ident("req_", "openai", call_number),
-        "openai-organization": "org-emulated",
-        "openai-project": project,
-        "openai-version": "2020-10-01",
-    }
+def headers(call_number: int, project: str | None) -> dict[str, str]:
+    """Return the headers that every answer has, and those that tell a known caller's account."""
+    made = {"x-request-id": wire.ident("req_", "openai", call_number), "openai-version": "2020-10-01"}
+    if project is not None:
+        made |= {"openai-organization": "org-emulated", "openai-project": project}
+    return made
 
 
 # Files

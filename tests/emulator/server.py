@@ -26,7 +26,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from emulator import anthropic_api, openai_api
-from emulator.faults import HttpFault
+from emulator.faults import Faults, HttpFault
 from emulator.http_values import CHUNK, Call, HttpError, Reply, Route
 from emulator.provider import Provider
 
@@ -47,7 +47,15 @@ class Server(ThreadingHTTPServer):
             api: [(route, re.compile(route.pattern)) for route in api.ROUTES]
             for api in (openai_api, anthropic_api)
         }
+        self.check(provider.faults)
         super().__init__(("127.0.0.1", port), Handler)
+
+    def check(self, faults: Faults) -> None:
+        """Refuse HTTP faults that can never happen: a misspelt endpoint makes a test that cannot fail."""
+        endpoints = sorted(route.endpoint for routes in self.routes.values() for route, _ in routes)
+        for fault in faults.http:
+            if not any(fault.meets(endpoint) for endpoint in endpoints):
+                raise ValueError(f"unknown endpoint {fault.endpoint!r}; known: {', '.join(endpoints)}")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log a broken connection in one line: clients that go away are part of the tests."""
@@ -174,7 +182,8 @@ class Handler(BaseHTTPRequestHandler):
                 host=host,
             )
             reply = route.answer(call)
-            reply.headers.update(api.headers(number, caller.project))
+            told = caller.project if provider.faults.account_headers else None
+            reply.headers.update(api.headers(number, told))
             return reply
         except HttpError as problem:
             return self._refusal(api, problem, number)
@@ -199,10 +208,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _refusal(self, api: ModuleType, problem: HttpError, number: int) -> Reply:
         if api is anthropic_api:
-            names = anthropic_api.headers(number, "")
+            names = anthropic_api.headers(number, None)
             envelope = anthropic_api.error(problem.status, problem.message, problem.code, names["request-id"])
         else:
-            names = openai_api.headers(number, "")
+            names = openai_api.headers(number, None)
             envelope = openai_api.error(problem.status, problem.message, problem.code, problem.parameter)
         return Reply(status=problem.status, body=json.dumps(envelope).encode(), headers=names)
 
@@ -234,7 +243,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._reset()
                 return
             elif fault.action in ("cut", "kill"):
-                cut, then = fault.after_bytes, _die if fault.action == "kill" else self._reset
+                cut, then = fault.after_bytes, _die if fault.action == "kill" else self._hang_up
         if cut == 0 and then is _die:
             _die()
         self.send_response_only(reply.status)
@@ -248,19 +257,23 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         for piece in reply.chunks():
-            if cut is not None and len(piece) >= cut:
+            if cut is not None and len(piece) > cut:
                 self.wfile.write(piece[:cut])
-                self.wfile.flush()
-                assert then is not None
-                then()
-                return
+                break
             self.wfile.write(piece)
             if cut is not None:
                 cut -= len(piece)
+        if then is not None:
+            self.wfile.flush()
+            then()
 
     def _wait(self, seconds: float) -> None:
         """Wait in real time, or until the client has gone."""
         select.select([self.connection], [], [], seconds)
+
+    def _hang_up(self) -> None:
+        """Close the connection after what was sent, though it is less than was promised."""
+        self.close_connection = True
 
     def _reset(self) -> None:
         """Reset the connection: no answer, no polite end."""
@@ -282,6 +295,7 @@ def _admin(
     value = json.loads(body.read() or b"{}")
     try:
         if (method, name) == ("POST", "faults"):
+            server.check(provider.faults.changed(value))
             return Reply.of(provider.change_faults(value).to_json())
         if (method, name) == ("GET", "faults"):
             return Reply.of(provider.faults.to_json())
