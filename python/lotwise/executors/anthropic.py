@@ -8,10 +8,9 @@ Results are read by our own splitter: the SDK's decoder gives up a whole file fo
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,203 +24,29 @@ from lotwise.errors import (
     CreateUncertain,
     MissingCredentials,
     ResultsGone,
-    UnknownModel,
-    UnknownParameter,
 )
 from lotwise.executors import anthropic_dialect as dialect
 from lotwise.executors import encode, jsonl
-from lotwise.executors.limits import limits_of
+from lotwise.executors.anthropic_account import ERRORS, KEY_VARIABLE, Service
 from lotwise.executors.live import Answer, Pace, ask, bodies, in_window
-from lotwise.executors.reading import count, items_of, load_line, mapping, text_of, word
+from lotwise.executors.reading import count, load_line, mapping, text_of, word
 from lotwise.executors.sdk import (
     Fault,
-    RawResponse,
     StreamedResponse,
     attempt,
-    digest,
     document,
     id_of,
     newer,
     pages,
     save,
 )
-from lotwise.request import Limits, Listed, Observation, Phase, Shard, Spec
+from lotwise.request import Listed, Observation, Phase, Shard, Spec
 
-_ERRORS = (anthropic.AnthropicError,)
-_KEY_VARIABLE = "ANTHROPIC_API_KEY"
 _BATCHES = "/v1/messages/batches"
-_NO_LOOKUP = (403, 404, 405, 501)
 _RUNNING = frozenset({"in_progress", "canceling"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """``executor_options`` of this provider.
-
-    Attributes
-    ----------
-    base_url
-        In place of the SDK's environment variable.
-    timeout_s, create_timeout_s
-        Of one call in seconds, and of the create call, which carries the whole shard.
-    read_retries
-        How often the SDK repeats a call that charges nothing.
-    list_page
-        Batches asked for in one page of the list.
-    window
-        Synchronous calls in flight.
-    temp_dir
-        Where encoded requests and downloads lie for a while; None for the system's temporary folder.
-    limits
-        Fields of `Limits` that replace the table's.
-    """
-
-    base_url: str | None = None
-    timeout_s: float = 600.0
-    create_timeout_s: float = 600.0
-    read_retries: int = 2
-    list_page: int = 1_000
-    window: int = 16
-    temp_dir: str | None = None
-    limits: Mapping[str, Any] | None = None
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any] | None) -> Options:
-        """Read them from a mapping.
-
-        Raises
-        ------
-        UnknownParameter
-            A name that is none of them.
-        """
-        known = [f.name for f in fields(cls)]
-        if unknown := set(given or {}) - set(known):
-            raise UnknownParameter.from_names("anthropic", unknown, known)
-        made = cls(**dict(given or {}))
-        if made.window < 1:
-            raise UnknownParameter.bad_value("anthropic", "window", made.window, "a positive number")
-        return made
-
-
-class _Service:
-    """What batch and synchronous executors have in common: the client, the checks, the body, the reading."""
-
-    provider: str = "anthropic"
-    hosted: bool = True
-    paid: bool = True
-    limits: Limits
-
-    def __init__(self, *, options: Mapping[str, Any] | None = None) -> None:
-        self._options = Options.of(options)
-        self.limits = limits_of("anthropic", self._options.limits)
-
-    @cached_property
-    def _client(self) -> anthropic.Anthropic:
-        given = self._options
-        made = attempt(
-            lambda: anthropic.Anthropic(
-                base_url=given.base_url, timeout=given.timeout_s, max_retries=given.read_retries
-            ),
-            _ERRORS,
-        )
-        # The SDK itself complains only at the first call.
-        if isinstance(made, Fault) or not (made.api_key or made.auth_token or made.credentials):
-            raise MissingCredentials.unset(self.provider, _KEY_VARIABLE)
-        return made
-
-    def _get(self, call: Callable[[anthropic.Anthropic], RawResponse]) -> dict[str, Any] | Fault:
-        """Make a call that charges nothing and return its JSON object."""
-        client = self._client
-        return attempt(lambda: document(call(client)), _ERRORS)
-
-    def _check(self, spec: Spec, *, batch: bool) -> None:
-        dialect.refuse_params(spec, batch=batch)
-        dialect.body_parts(spec)
-        found = self._get(lambda client: client.models.with_raw_response.retrieve(spec.model))
-        if not isinstance(found, Fault):
-            return
-        if found.status == 401:
-            raise MissingCredentials.refused_by(self.provider, _KEY_VARIABLE, found.code)
-        if found.status not in _NO_LOOKUP:
-            raise found.unreachable()
-        if not found.absent:
-            return
-        listed = self._get(lambda client: client.models.with_raw_response.list(limit=1_000))
-        if isinstance(listed, Fault):
-            # A gateway without the look-up.
-            return
-        names = [name for entry in items_of(listed.get("data")) if (name := mapping(entry).get("id"))]
-        if spec.model not in names:
-            raise UnknownModel.from_name(self.provider, spec.model, map(str, names))
-
-    def wire_schema(self, schema_text: str) -> tuple[str, tuple[str, ...]]:
-        """Cut a JSON Schema to what is sent, before the key is made of it.
-
-        Returns
-        -------
-        (str, tuple of str)
-            The exact text sent, and what is left to validation, ``/path/keyword`` each.
-
-        Raises
-        ------
-        UnsupportedSchema
-            The subset cannot express it, with the place.
-        """
-        made = dialect.wire_schema(schema_text)
-        return made.text, made.left_to_validation
-
-    def model_digest(self) -> None:
-        """Return None: what a hosted model is made of is not known here."""
-
-    def account(self) -> str:
-        """Return organisation and workspace where the server names them, else a digest of the key.
-
-        Raises
-        ------
-        Unreachable
-            The server did not answer.
-
-        Notes
-        -----
-        One free call, made once.
-        """
-        return self._account
-
-    @cached_property
-    def _account(self) -> str:
-        client = self._client
-        got = attempt(lambda: client.models.with_raw_response.list(limit=1).http_response.headers, _ERRORS)
-        if isinstance(got, Fault):
-            if got.status is None or got.status == 429 or got.status >= 500:
-                raise got.unreachable()
-            named = []
-        else:
-            named = [got.get("anthropic-organization-id"), got.get("anthropic-workspace-id")]
-        if any(named):
-            return "/".join(part or "-" for part in named)
-        return digest(client.api_key or client.auth_token or type(client.credentials).__name__)
-
-    def _parts_for(self, spec: Spec) -> encode.PartsFor:
-        return lambda limit: dialect.body_parts(spec, max_tokens=limit)
-
-    def sizes(self, spec: Spec, content_bytes: pl.Series) -> pl.Series:
-        """Return an upper bound of each request's encoded bytes (Int64), from its content's UTF-8 bytes."""
-        return encode.sizes(content_bytes, self._parts_for(spec)(spec.max_tokens), dialect.ENVELOPE)
-
-    def encoded_sizes(self, spec: Spec, content: pl.Series) -> pl.Series:
-        """Return each request's encoded bytes (Int64), from its content, for rows without a variant."""
-        return encode.encoded_sizes(content, self._parts_for(spec)(spec.max_tokens), dialect.ENVELOPE)
-
-    def body(self, spec: Spec, content: str, variant: str | None = None) -> bytes:
-        """Return the body that is sent for one request, from request and variant alone."""
-        return encode.body(content, variant, self._parts_for(spec), spec.max_tokens)
-
-    def read(self, lines: Sequence[bytes]) -> pl.DataFrame:
-        """Say what raw lines mean: one row of `OUTCOMES` a line, in order."""
-        return dialect.read_lines(lines)
-
-
-class AnthropicExecutor(_Service):
+class AnthropicExecutor(Service):
     """Shards as message batches."""
 
     def check(self, spec: Spec) -> None:
@@ -244,14 +69,14 @@ class AnthropicExecutor(_Service):
         -----
         Free look-ups only.
         """
-        self._check(spec, batch=True)
-        listed = self._get(lambda client: client.messages.batches.with_raw_response.list(limit=1))
+        self.check_spec(spec, batch=True)
+        listed = self.get(lambda client: client.messages.batches.with_raw_response.list(limit=1))
         if isinstance(listed, Fault):
             if listed.status in (404, 405, 501):
                 raise BatchUnsupported.by(self.provider, listed.code)
             if listed.status not in (401, 403):
                 raise listed.unreachable()
-            raise MissingCredentials.refused_by(self.provider, _KEY_VARIABLE, listed.code)
+            raise MissingCredentials.refused_by(self.provider, KEY_VARIABLE, listed.code)
 
     def prepare(self, shard: Shard, spec: Spec, requests: pl.DataFrame) -> str:
         """Encode a `REQUESTS` frame into the body of the create call, on disk; sends nothing, may be repeated.
@@ -267,11 +92,11 @@ class AnthropicExecutor(_Service):
             The ids are at fault.
         """
         encode.check_ids(requests)
-        path = jsonl.private_file(f"-{shard.id}.json", self._options.temp_dir)
+        path = jsonl.private_file(f"-{shard.id}.json", self.options.temp_dir)
         separator = ",\n"
         try:
             path.write_bytes(b'{"requests":[')
-            for part in encode.lines(requests, self._parts_for(spec), spec.max_tokens, dialect.ENVELOPE):
+            for part in encode.lines(requests, self.parts_for(spec), spec.max_tokens, dialect.ENVELOPE):
                 jsonl.append_lines(path, part["line"], end=separator)
             with path.open("r+b") as body:
                 if len(requests):
@@ -298,7 +123,7 @@ class AnthropicExecutor(_Service):
         -----
         The body is sent from disk in pieces; memory stays bounded.
         """
-        once = self._client.with_options(max_retries=0, timeout=self._options.create_timeout_s)
+        once = self.client.with_options(max_retries=0, timeout=self.options.create_timeout_s)
         path = Path(prepared)
         try:
             with path.open("rb") as body:
@@ -306,7 +131,7 @@ class AnthropicExecutor(_Service):
                     lambda: document(
                         _Raw(once.post(_BATCHES, cast_to=httpx2.Response, content=body)),
                     ),
-                    _ERRORS,
+                    ERRORS,
                 )
         finally:
             path.unlink(missing_ok=True)
@@ -318,7 +143,7 @@ class AnthropicExecutor(_Service):
         return batch_id
 
     def _batch(self, batch_id: str) -> dict[str, Any]:
-        got = self._get(lambda client: client.messages.batches.with_raw_response.retrieve(batch_id))
+        got = self.get(lambda client: client.messages.batches.with_raw_response.retrieve(batch_id))
         if isinstance(got, Fault):
             raise BatchNotFound(batch_id) if got.absent else got.unreachable()
         return got
@@ -359,7 +184,7 @@ class AnthropicExecutor(_Service):
         -----
         The results are on disk before the first line is yielded. Memory is one list.
         """
-        with jsonl.temporary_path(".download", self._options.temp_dir) as path:
+        with jsonl.temporary_path(".download", self.options.temp_dir) as path:
             self._with_results(batch_id, lambda response: save(response, path))
             yield from jsonl.in_lists(jsonl.split_lines(jsonl.read_file(path)))
 
@@ -389,13 +214,13 @@ class AnthropicExecutor(_Service):
         batch = self._batch(batch_id)
         if not batch.get("results_url"):
             raise ResultsGone.of(batch_id, "archived" if batch.get("archived_at") else "no_results_url")
-        client = self._client
+        client = self.client
 
         def run() -> None:
             with client.messages.batches.with_streaming_response.results(batch_id) as response:
                 use(response)
 
-        fault = attempt(run, _ERRORS)
+        fault = attempt(run, ERRORS)
         if isinstance(fault, Fault):
             raise ResultsGone.of(batch_id, "results_not_found") if fault.absent else fault.unreachable()
 
@@ -414,9 +239,9 @@ class AnthropicExecutor(_Service):
 
         def page(after: str | None) -> dict[str, Any] | Fault:
             start: Any = anthropic.omit if after is None else after
-            return self._get(
+            return self.get(
                 lambda client: client.messages.batches.with_raw_response.list(
-                    after_id=start, limit=self._options.list_page
+                    after_id=start, limit=self.options.list_page
                 )
             )
 
@@ -439,7 +264,7 @@ class AnthropicExecutor(_Service):
         BatchNotFound, Unreachable
             As in `poll`.
         """
-        got = self._get(lambda client: client.messages.batches.with_raw_response.cancel(batch_id))
+        got = self.get(lambda client: client.messages.batches.with_raw_response.cancel(batch_id))
         if isinstance(got, Fault) and got.status not in (400, 409):
             raise BatchNotFound(batch_id) if got.absent else got.unreachable()
 
@@ -451,24 +276,24 @@ class AnthropicExecutor(_Service):
         Unreachable
             The provider did not answer, or the batch has not ended.
         """
-        got = self._get(lambda client: client.messages.batches.with_raw_response.delete(batch_id))
+        got = self.get(lambda client: client.messages.batches.with_raw_response.delete(batch_id))
         if isinstance(got, Fault) and not got.absent:
             raise got.unreachable()
 
 
-class AnthropicInteractive(_Service):
+class AnthropicInteractive(Service):
     """Requests as synchronous calls, a bounded number at once."""
 
     window: int
 
     def __init__(self, *, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(options=options)
-        self.window = self._options.window
+        self.window = self.options.window
         self.limits = replace(self.limits, max_bytes=None, retention_s=None)
 
     def check(self, spec: Spec) -> None:
         """Refuse what can be known to fail before anything is sent; see `AnthropicExecutor.check`."""
-        self._check(spec, batch=False)
+        self.check_spec(spec, batch=False)
 
     def answer(self, shard: Shard, spec: Spec, requests: pl.DataFrame) -> Iterator[list[bytes]]:
         """Ask for each request once and yield a line as each call ends, in any order.
@@ -484,15 +309,15 @@ class AnthropicInteractive(_Service):
         """
         encode.check_ids(requests)
         pace = Pace(self.window)
-        once = self._client.with_options(max_retries=0)
+        once = self.client.with_options(max_retries=0)
 
         def post(body: io.BytesIO) -> httpx2.Response:
             return once.post(dialect.PATH, cast_to=httpx2.Response, content=body)
 
         def call(request: tuple[str, bytes]) -> bytes:
-            return _line(ask(*request, post, _ERRORS, pace))
+            return _line(ask(*request, post, ERRORS, pace))
 
-        return in_window(bodies(requests, self._parts_for(spec), spec.max_tokens), call, pace)
+        return in_window(bodies(requests, self.parts_for(spec), spec.max_tokens), call, pace)
 
 
 @dataclass(frozen=True)

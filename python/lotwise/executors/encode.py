@@ -15,7 +15,7 @@ import polars as pl
 from lotwise.errors import CreateRejected
 from lotwise.executors import variant as variants
 
-ROWS_A_SLICE = 10_000
+ROWS_A_SLICE = 2_000
 """Rows encoded at once: bounds the memory of the encoded text."""
 
 # The strictest grammar of any provider, and safe inside a JSON string as it stands.

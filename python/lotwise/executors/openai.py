@@ -8,10 +8,9 @@ batch's metadata, where a crash finds them again. In every final state both the 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,215 +24,21 @@ from lotwise.errors import (
     CreateUncertain,
     MissingCredentials,
     ResultsGone,
-    UnknownModel,
-    UnknownParameter,
     Unreachable,
 )
 from lotwise.executors import encode, jsonl
 from lotwise.executors import openai_dialect as dialect
-from lotwise.executors.limits import limits_of
 from lotwise.executors.live import Answer, Pace, ask, bodies, in_window
+from lotwise.executors.openai_account import ERRORS, KEY_VARIABLE, Service
 from lotwise.executors.reading import count, items_of, mapping, word
-from lotwise.executors.sdk import Fault, RawResponse, attempt, digest, document, id_of, newer, pages, save
-from lotwise.request import Limits, Listed, Observation, Phase, Shard, Spec
+from lotwise.executors.sdk import Fault, attempt, document, id_of, newer, pages, save
+from lotwise.request import Listed, Observation, Phase, Shard, Spec
 
-_ERRORS = (openai.OpenAIError,)
-_KEY_VARIABLE = "OPENAI_API_KEY"
-# A deployment that grants no look-up of models, or has none, says so in one of these.
-_NO_LOOKUP = (403, 404, 405, 501)
 _RUNNING = frozenset({"validating", "in_progress", "finalizing", "cancelling", "canceling", "queued", "pending"})
 _ENDED = frozenset({"completed", "expired", "cancelled", "canceled"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """``executor_options`` of this provider.
-
-    Attributes
-    ----------
-    base_url, organization, project
-        In place of the SDK's environment variables.
-    endpoint
-        "chat" for chat completions, "responses" for responses.
-    timeout_s, create_timeout_s
-        Of one call in seconds, and of the create call.
-    read_retries
-        How often the SDK repeats a call that charges nothing.
-    max_tokens_name
-        The field of chat completions that carries the limit; None for ``max_completion_tokens``.
-    input_expires_s, output_expires_s
-        When the provider removes the input, and the output and error file, in seconds after their creation (3,600 to
-        2,592,000); None for its default.
-    list_page
-        Batches asked for in one page of the list.
-    window
-        Synchronous calls in flight.
-    temp_dir
-        Where encoded requests and downloads lie for a moment; None for the system's temporary folder.
-    limits
-        Fields of `Limits` that replace the table's.
-    """
-
-    base_url: str | None = None
-    organization: str | None = None
-    project: str | None = None
-    endpoint: dialect.Endpoint = "chat"
-    timeout_s: float = 600.0
-    create_timeout_s: float = 120.0
-    read_retries: int = 2
-    max_tokens_name: str | None = None
-    input_expires_s: int | None = None
-    output_expires_s: int | None = None
-    list_page: int = 100
-    window: int = 16
-    temp_dir: str | None = None
-    limits: Mapping[str, Any] | None = None
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any] | None) -> Options:
-        """Read them from a mapping.
-
-        Raises
-        ------
-        UnknownParameter
-            A name that is none of them, or an endpoint that is neither.
-        """
-        known = [f.name for f in fields(cls)]
-        if unknown := set(given or {}) - set(known):
-            raise UnknownParameter.from_names("openai", unknown, known)
-        made = cls(**dict(given or {}))
-        if made.endpoint not in dialect.PATHS:
-            raise UnknownParameter.bad_value("openai", "endpoint", made.endpoint, "'chat' or 'responses'")
-        if made.window < 1:
-            raise UnknownParameter.bad_value("openai", "window", made.window, "a positive number")
-        return made
-
-
-class _Service:
-    """What batch and synchronous executors have in common: the client, the checks, the body, the reading."""
-
-    provider: str = "openai"
-    hosted: bool = True
-    paid: bool = True
-    limits: Limits
-
-    def __init__(self, *, options: Mapping[str, Any] | None = None) -> None:
-        self._options = Options.of(options)
-        self.limits = limits_of("openai", self._options.limits)
-
-    @cached_property
-    def _client(self) -> openai.OpenAI:
-        given = self._options
-        absent = None
-        try:
-            return openai.OpenAI(
-                base_url=given.base_url,
-                organization=given.organization,
-                project=given.project,
-                timeout=given.timeout_s,
-                max_retries=given.read_retries,
-            )
-        except openai.OpenAIError:
-            absent = MissingCredentials.unset(self.provider, _KEY_VARIABLE)
-        raise absent
-
-    def _get(self, call: Callable[[openai.OpenAI], RawResponse]) -> dict[str, Any] | Fault:
-        """Make a call that charges nothing and return its JSON object."""
-        client = self._client
-        return attempt(lambda: document(call(client)), _ERRORS)
-
-    def _check(self, spec: Spec) -> None:
-        dialect.refuse_params(spec, self._options.endpoint)
-        dialect.body_parts(spec, self._options.endpoint)
-        found = self._get(lambda client: client.models.with_raw_response.retrieve(spec.model))
-        if not isinstance(found, Fault):
-            return
-        if found.status == 401:
-            raise MissingCredentials.refused_by(self.provider, _KEY_VARIABLE, found.code)
-        if found.status not in _NO_LOOKUP:
-            raise found.unreachable()
-        if not found.absent:
-            return
-        listed = self._get(lambda client: client.models.with_raw_response.list())
-        if isinstance(listed, Fault):
-            if "model_not_found" in found.words:
-                raise UnknownModel.from_name(self.provider, spec.model, ())
-            return
-        names = [name for entry in items_of(listed.get("data")) if (name := mapping(entry).get("id"))]
-        if spec.model not in names:
-            raise UnknownModel.from_name(self.provider, spec.model, map(str, names))
-
-    def wire_schema(self, schema_text: str) -> tuple[str, tuple[str, ...]]:
-        """Cut a JSON Schema to what is sent, before the key is made of it.
-
-        Returns
-        -------
-        (str, tuple of str)
-            The exact text sent, and what is left to validation: ``/path/keyword`` each, or ``/`` for all of it where
-            the strict subset cannot express the schema and it is sent unenforced.
-
-        Raises
-        ------
-        UnsupportedSchema
-            The root is no object with named fields.
-        """
-        made = dialect.wire_schema(schema_text)
-        return made.text, made.left_to_validation
-
-    def model_digest(self) -> None:
-        """Return None: what a hosted model is made of is not known here."""
-
-    def account(self) -> str:
-        """Return organisation and project where the server names them, else a digest of the key.
-
-        Raises
-        ------
-        Unreachable
-            The server did not answer.
-
-        Notes
-        -----
-        One free call, made once.
-        """
-        return self._account
-
-    @cached_property
-    def _account(self) -> str:
-        client = self._client
-        got = attempt(lambda: client.models.with_raw_response.list().http_response.headers, _ERRORS)
-        if isinstance(got, Fault):
-            if got.status is None or got.status == 429 or got.status >= 500:
-                raise got.unreachable()
-            return digest(client.api_key)
-        named = [got.get("openai-organization"), got.get("openai-project")]
-        return "/".join(part or "-" for part in named) if any(named) else digest(client.api_key)
-
-    def _parts_for(self, spec: Spec) -> encode.PartsFor:
-        given = self._options
-        return lambda limit: dialect.body_parts(
-            spec, given.endpoint, max_tokens=limit, max_tokens_name=given.max_tokens_name
-        )
-
-    def sizes(self, spec: Spec, content_bytes: pl.Series) -> pl.Series:
-        """Return an upper bound of each request's encoded bytes (Int64), from its content's UTF-8 bytes."""
-        parts = self._parts_for(spec)(spec.max_tokens)
-        return encode.sizes(content_bytes, parts, dialect.envelope(self._options.endpoint))
-
-    def encoded_sizes(self, spec: Spec, content: pl.Series) -> pl.Series:
-        """Return each request's encoded bytes (Int64), from its content, for rows without a variant."""
-        parts = self._parts_for(spec)(spec.max_tokens)
-        return encode.encoded_sizes(content, parts, dialect.envelope(self._options.endpoint))
-
-    def body(self, spec: Spec, content: str, variant: str | None = None) -> bytes:
-        """Return the body that is sent for one request, from request and variant alone."""
-        return encode.body(content, variant, self._parts_for(spec), spec.max_tokens)
-
-    def read(self, lines: Sequence[bytes]) -> pl.DataFrame:
-        """Say what raw lines mean: one row of `OUTCOMES` a line, in order."""
-        return dialect.read_lines(lines)
-
-
-class OpenAIExecutor(_Service):
+class OpenAIExecutor(Service):
     """Shards as provider batches: files, batches, and both result files."""
 
     def check(self, spec: Spec) -> None:
@@ -256,14 +61,14 @@ class OpenAIExecutor(_Service):
         -----
         Free look-ups only. A server without a look-up of models is taken at its word later.
         """
-        self._check(spec)
-        listed = self._get(lambda client: client.batches.with_raw_response.list(limit=1))
+        self.check_spec(spec)
+        listed = self.get(lambda client: client.batches.with_raw_response.list(limit=1))
         if isinstance(listed, Fault):
             if listed.status in (404, 405, 501):
                 raise BatchUnsupported.by(self.provider, listed.code)
             if listed.status not in (401, 403):
                 raise listed.unreachable()
-            raise MissingCredentials.refused_by(self.provider, _KEY_VARIABLE, listed.code)
+            raise MissingCredentials.refused_by(self.provider, KEY_VARIABLE, listed.code)
 
     def prepare(self, shard: Shard, spec: Spec, requests: pl.DataFrame) -> str:
         """Encode a `REQUESTS` frame and upload it; charges nothing, may be repeated.
@@ -280,14 +85,14 @@ class OpenAIExecutor(_Service):
         Unreachable
             The upload did not get through.
         """
-        given = self._options
+        given = self.options
         encode.check_ids(requests)
         expires: Any = openai.omit
         if given.input_expires_s is not None:
             expires = {"anchor": "created_at", "seconds": given.input_expires_s}
-        client = self._client
+        client = self.client
         with jsonl.temporary_path(".jsonl", given.temp_dir) as path:
-            rows = encode.lines(requests, self._parts_for(spec), spec.max_tokens, dialect.envelope(given.endpoint))
+            rows = encode.lines(requests, self.parts_for(spec), spec.max_tokens, dialect.envelope(given.endpoint))
             for part in rows:
                 jsonl.append_lines(path, part["line"])
             with path.open("rb") as source:
@@ -299,7 +104,7 @@ class OpenAIExecutor(_Service):
                             expires_after=expires,
                         )
                     ),
-                    _ERRORS,
+                    ERRORS,
                 )
         if isinstance(got, Fault):
             raise got.of_upload()
@@ -318,11 +123,11 @@ class OpenAIExecutor(_Service):
         CreateUncertain
             The answer was lost, or says nothing: it may have been taken.
         """
-        given = self._options
+        given = self.options
         expires: Any = openai.omit
         if given.output_expires_s is not None:
             expires = {"anchor": "created_at", "seconds": given.output_expires_s}
-        once = self._client.with_options(max_retries=0, timeout=given.create_timeout_s)
+        once = self.client.with_options(max_retries=0, timeout=given.create_timeout_s)
         got = attempt(
             lambda: document(
                 once.batches.with_raw_response.create(
@@ -333,7 +138,7 @@ class OpenAIExecutor(_Service):
                     output_expires_after=expires,
                 )
             ),
-            _ERRORS,
+            ERRORS,
         )
         if isinstance(got, Fault):
             raise got.of_create()
@@ -343,7 +148,7 @@ class OpenAIExecutor(_Service):
         return batch_id
 
     def _batch(self, batch_id: str) -> dict[str, Any]:
-        got = self._get(lambda client: client.batches.with_raw_response.retrieve(batch_id))
+        got = self.get(lambda client: client.batches.with_raw_response.retrieve(batch_id))
         if isinstance(got, Fault):
             raise BatchNotFound(batch_id) if got.absent else got.unreachable()
         return got
@@ -391,7 +196,7 @@ class OpenAIExecutor(_Service):
         """
         gone = False
         for file_id in _files(self._batch(batch_id)):
-            with jsonl.temporary_path(".download", self._options.temp_dir) as path:
+            with jsonl.temporary_path(".download", self.options.temp_dir) as path:
                 fault = self._download(file_id, path)
                 if fault is None:
                     yield from jsonl.in_lists(jsonl.split_lines(jsonl.read_file(path)))
@@ -403,13 +208,13 @@ class OpenAIExecutor(_Service):
             raise ResultsGone.of(batch_id, "file_not_found")
 
     def _download(self, file_id: str, path: Path) -> Fault | None:
-        client = self._client
+        client = self.client
 
         def run() -> None:
             with client.files.with_streaming_response.content(file_id) as response:
                 save(response, path)
 
-        return attempt(run, _ERRORS)
+        return attempt(run, ERRORS)
 
     def list(self, *, since: datetime) -> Iterator[Listed]:
         """Yield this account's batches created at or after `since` by the provider's clock, newest first.
@@ -422,8 +227,8 @@ class OpenAIExecutor(_Service):
 
         def page(after: str | None) -> dict[str, Any] | Fault:
             start: Any = openai.omit if after is None else after
-            return self._get(
-                lambda client: client.batches.with_raw_response.list(after=start, limit=self._options.list_page)
+            return self.get(
+                lambda client: client.batches.with_raw_response.list(after=start, limit=self.options.list_page)
             )
 
         for batch in newer(pages(page), _created_at, since.replace(microsecond=0)):
@@ -446,7 +251,7 @@ class OpenAIExecutor(_Service):
         BatchNotFound, Unreachable
             As in `poll`.
         """
-        got = self._get(lambda client: client.batches.with_raw_response.cancel(batch_id))
+        got = self.get(lambda client: client.batches.with_raw_response.cancel(batch_id))
         if isinstance(got, Fault) and got.status not in (400, 409):
             raise BatchNotFound(batch_id) if got.absent else got.unreachable()
 
@@ -464,24 +269,24 @@ class OpenAIExecutor(_Service):
             self._delete_file(file_id)
 
     def _delete_file(self, file_id: str) -> None:
-        got = self._get(lambda client: client.files.with_raw_response.delete(file_id))
+        got = self.get(lambda client: client.files.with_raw_response.delete(file_id))
         if isinstance(got, Fault) and not got.absent:
             raise got.unreachable()
 
 
-class OpenAIInteractive(_Service):
+class OpenAIInteractive(Service):
     """Requests as synchronous calls, a bounded number at once."""
 
     window: int
 
     def __init__(self, *, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(options=options)
-        self.window = self._options.window
+        self.window = self.options.window
         self.limits = replace(self.limits, max_bytes=None, retention_s=None)
 
     def check(self, spec: Spec) -> None:
         """Refuse what can be known to fail before anything is sent; see `OpenAIExecutor.check`."""
-        self._check(spec)
+        self.check_spec(spec)
 
     def answer(self, shard: Shard, spec: Spec, requests: pl.DataFrame) -> Iterator[list[bytes]]:
         """Ask for each request once and yield a line as each call ends, in any order.
@@ -497,16 +302,16 @@ class OpenAIInteractive(_Service):
         """
         encode.check_ids(requests)
         pace = Pace(self.window)
-        once = self._client.with_options(max_retries=0)
-        path = dialect.PATHS[self._options.endpoint].removeprefix("/v1")
+        once = self.client.with_options(max_retries=0)
+        path = dialect.PATHS[self.options.endpoint].removeprefix("/v1")
 
         def post(body: io.BytesIO) -> httpx2.Response:
             return once.post(path, cast_to=httpx2.Response, content=body)
 
         def call(request: tuple[str, bytes]) -> bytes:
-            return _line(ask(*request, post, _ERRORS, pace))
+            return _line(ask(*request, post, ERRORS, pace))
 
-        return in_window(bodies(requests, self._parts_for(spec), spec.max_tokens), call, pace)
+        return in_window(bodies(requests, self.parts_for(spec), spec.max_tokens), call, pace)
 
 
 def _line(answer: Answer) -> bytes:
