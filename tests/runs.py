@@ -42,13 +42,13 @@ class OpenDatabase:
 
     def __init__(self) -> None:
         self._connection = duckdb.connect(":memory:")
-        self._connection.execute("SET TimeZone = 'UTC'")
         migrate.migrate(self._connection, Path(":memory:"))
 
     @contextlib.contextmanager
     def session(self, purpose: str, *, read_only: bool = False) -> Iterator[Any]:
         """Yield a cursor of the one connection."""
         with self._connection.cursor() as cursor:
+            cursor.execute("SET TimeZone = 'UTC'")
             yield cursor
 
 
