@@ -114,20 +114,9 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.n_rows:,} rows, {self.n_unique:,} distinct requests, {self.n_skipped:,} skipped",
-            f"{self.n_done:,} done, {self.n_in_flight:,} in flight, {self.n_ended:,} ended without an answer",
-            (
-                f"{self.n_to_send:,} to send to {self.model} ({self.tier}) in {self.n_shards:,} shards, "
-                f"{self.n_bytes:,} bytes at most"
-            ),
-            f"ledger {self.ledger}{' (would be made)' if self.ledger_is_new else ''}",
-        ]
-        if self.cost_high_usd is not None:
-            lines.insert(3, f"cost ${self.cost_low_usd} to ${self.cost_high_usd}")
-        if self.close_spec:
-            lines.append(f"an earlier spec of this model differs only in {', '.join(self.close_spec)}")
-        return "\n".join([*lines, *self.warnings])
+        from lotwise import text
+
+        return text.plan(self)
 
     def _repr_html_(self) -> str:
         from lotwise import html

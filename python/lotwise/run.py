@@ -138,6 +138,11 @@ class Status:
         """Requests that are not final."""
         return sum(self.requests.get(state, 0) for state in _OPEN)
 
+    def __str__(self) -> str:
+        from lotwise import text
+
+        return text.status(self)
+
     def _repr_html_(self) -> str:
         from lotwise import html
 

@@ -1,0 +1,156 @@
+"""`lotwise ledger`: look into a ledger, check it, copy it, and take content out of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import duckdb
+import polars as pl
+
+from lotwise import cli_options as opt
+from lotwise import cli_tell as tell
+from lotwise.clock import SystemClock
+from lotwise.errors import BadArgument, UnknownRun
+from lotwise.handle import LedgerHandle, open_ledger
+from lotwise.ledger import export as exporting
+from lotwise.ledger import purge as purging
+from lotwise.ledger import verify as verifying
+from lotwise.ledger.store import Ledger
+
+NOT_CLEAN = NOT_DONE = 1
+
+
+def run_id_of(handle: LedgerHandle, word: str) -> str:
+    """Return the run whose id begins with a word.
+
+    Raises
+    ------
+    UnknownRun
+        No run's does, or more than one.
+    """
+    every = handle.runs()["id"].to_list()
+    found = [run for run in every if run.startswith(word)]
+    if len(found) != 1:
+        raise UnknownRun.of(word, found or every)
+    return str(found[0])
+
+
+@click.group()
+def ledger() -> None:
+    """Look into a ledger, check it, copy it, and take content out of it."""
+
+
+@ledger.command()
+@opt.ledger
+@opt.as_json
+def runs(ledger: Path | None, as_json: bool) -> int:
+    """List all runs, oldest first."""
+    found = open_ledger(ledger).runs()
+    told = found.select("id", "name", "model", "state", "reason", "n_rows", "n_skipped", "n_requests", "created_at")
+    tell.result(found, tell.table(told), as_json=as_json)
+    return 0
+
+
+@ledger.command()
+@click.option("--run", help="Only the requests of this run: its id, or the start of it.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="List at most so many.")
+@opt.ledger
+@opt.as_json
+def requests(run: str | None, limit: int, ledger: Path | None, as_json: bool) -> int:
+    """List requests with their sending state, by key. Shows no content."""
+    store = Ledger.open(ledger, create=False)
+    handle = LedgerHandle(store)
+    found = handle.sql(
+        "SELECT key, state, reason, attempts, faults, resends, due_at, content_bytes, spec FROM request ORDER BY key"
+    )
+    if run is not None:
+        found = found.filter(pl.col("key").is_in(store.manifest(run_id_of(handle, run)).implode()))
+    if found.height > limit:
+        tell.note(f"lotwise: the first {limit:,} of {found.height:,}; more with --limit")
+    told = found.head(limit)
+    tell.result(told, tell.table(told.drop("spec")), as_json=as_json)
+    return 0
+
+
+@ledger.command()
+@click.argument("run")
+@opt.ledger
+@opt.as_json
+def missing(run: str, ledger: Path | None, as_json: bool) -> int:
+    """List every request of a RUN without a valid answer, with its state and reason."""
+    handle = open_ledger(ledger)
+    found = handle.missing(run_id_of(handle, run))
+    tell.result(found, tell.table(found), as_json=as_json)
+    return 0
+
+
+@ledger.command()
+@click.argument("query")
+@opt.ledger
+@opt.as_json
+def sql(query: str, ledger: Path | None, as_json: bool) -> int:
+    """Answer one read-only DuckDB QUERY over the ledger's tables."""
+    handle = open_ledger(ledger)
+    try:
+        found = handle.sql(query)
+    except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.InvalidInputException) as e:
+        raise BadArgument.of("QUERY", f"cannot be run: {str(e).splitlines()[0]}") from None
+    except duckdb.Error as error:  # its text may quote a row
+        raise BadArgument.of("QUERY", f"failed with {type(error).__name__}") from None
+    tell.result(found, tell.table(found), as_json=as_json)
+    return 0
+
+
+@ledger.command()
+@opt.ledger
+@opt.as_json
+def verify(ledger: Path | None, as_json: bool) -> int:
+    """Read all of a ledger, make every key anew, and check every invariant. Exits with 1 when something is wrong."""
+    store = Ledger.open(ledger, create=False)
+    report = verifying.verify(store)
+    checked = sum(report.checked.values())
+    lines = [
+        f"{store.path}: {'clean' if report.clean else 'NOT CLEAN'}, {len(report.checked)} checks, {checked:,} things"
+    ]
+    for finding in report.findings:
+        lines.append(f"  {finding.check}: {finding.count:,} break this: {finding.holds}")
+        lines += [f"    {example}" for example in finding.examples]
+    tell.result({"clean": report.clean, **tell.plain(report)}, "\n".join(lines), as_json=as_json)
+    return 0 if report.clean else NOT_CLEAN
+
+
+@ledger.command()
+@click.argument("path", type=click.Path(path_type=Path, dir_okay=False))
+@opt.ledger
+@opt.as_json
+def export(path: Path, ledger: Path | None, as_json: bool) -> int:
+    """Write a copy of the ledger's tables to PATH, a DuckDB file that anybody may open. It must not exist."""
+    made = exporting.export(Ledger.open(ledger, create=False), path)
+    tell.result({"path": made, "bytes": made.stat().st_size}, str(made), as_json=as_json)
+    return 0
+
+
+@ledger.command()
+@click.option("--values", is_flag=True, help="Take parsed answers, prompts, system messages and examples out too.")
+@click.option("--force", is_flag=True, help="Purge although requests are in flight; their answers are lost.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@opt.ledger
+@opt.as_json
+def purge(values: bool, force: bool, yes: bool, ledger: Path | None, as_json: bool) -> int:
+    """Take rendered content and raw answers out of a ledger for good. Keys, parsed answers and costs stay."""
+    store = Ledger.open(ledger, create=False)
+    if not yes:
+        what = "content, raw answers and parsed answers" if values else "content and raw answers"
+        if not click.confirm(f"Take {what} out of {store.path} for good?", err=True):
+            tell.note("lotwise: nothing was done")
+            return NOT_DONE
+    done = purging.purge(store, values=values, force=force, now=SystemClock().now())
+    lines = [
+        ("requests", f"{done.n_requests:,}"),
+        ("results", f"{done.n_results:,}"),
+        ("files", f"{done.n_files:,} deleted"),
+        ("bytes", f"{done.bytes_before:,} before, {done.bytes_after:,} now"),
+    ]
+    tell.result(done, tell.facts(lines), as_json=as_json)
+    return 0
