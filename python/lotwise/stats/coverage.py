@@ -77,6 +77,8 @@ def _fixed_limits(x: Ints, looked: int, population: int, confidence: Rate) -> tu
 def _limits(method: str, bad: int, looked: int, population: int, confidence: Rate) -> tuple[float, float]:
     if looked == 0:
         return 0.0, 1.0
+    if method == "wald_fpc" and looked == population:
+        return bad / looked, bad / looked
     if method == "wald_fpc":
         p = bad / looked
         se = math.sqrt(p * (1 - p) / looked * (population - looked) / (population - 1))

@@ -15,14 +15,7 @@ from numpy.typing import NDArray
 
 from lotwise.errors import StatisticsRefused
 from lotwise.stats.distributions import Bools, Counts, Floats, Ints, Rate, complement, count_at, exact, proportion
-from lotwise.stats.hypergeometric import (
-    check_counts,
-    lower,
-    lower_exceeds,
-    most_bad,
-    upper,
-    upper_exceeds,
-)
+from lotwise.stats.hypergeometric import check_counts, lower_test, most_bad, upper_test
 
 Word: TypeAlias = Literal["release", "re_review", "continue"]
 
@@ -177,9 +170,11 @@ def decide_many(
     sizes, back = np.unique(total, return_inverse=True)
     edges = np.array([(count_at(int(size), low)[0], count_at(int(size), high)[1]) for size in sizes], np.int64)
     at_acceptable, at_limit = (edges.reshape(-1, 2)[np.ravel(back), i].reshape(total.shape) for i in (0, 1))
-    counts, worst = (x, n, total, at_acceptable), (x + open_, n, total, at_limit)
-    release: Bools = ~lower_exceeds(*worst, alpha) & (n > 0)
-    re_review: Bools = ~upper_exceeds(*counts, alpha) & (n > 0) & ~release
+    p_release, likely_at_limit = lower_test(x + open_, n, total, at_limit, alpha)
+    p_re_review, likely_at_acceptable = upper_test(x, n, total, at_acceptable, alpha)
+    release: Bools = ~likely_at_limit & (n > 0)
+    re_review: Bools = ~likely_at_acceptable & (n > 0) & ~release
+    # Places in REASONS; the first three are also the places of their words in DECISIONS.
     nothing = np.where(total == 0, 5, np.where(seen > 0, 4, 3))
     code = np.where(release, 0, np.where(re_review, 1, np.where(n > 0, 2, nothing)))
     bound = most_bad(x + open_, n, total, alpha)
@@ -187,8 +182,8 @@ def decide_many(
         decision=np.asarray(DECISIONS)[np.minimum(code, 2)],
         reason=np.asarray(REASONS)[code],
         upper_one_sided=np.where(total > 0, bound / np.maximum(total, 1), 1.0),
-        p_release=lower(*worst),
-        p_re_review=upper(*counts),
+        p_release=p_release,
+        p_re_review=p_re_review,
         n=n,
         bad=x,
         unsure=open_,

@@ -105,6 +105,7 @@ def bad_rate_interval(
     Returns
     -------
     Interval, a LotInterval for `exact_finite`. With nothing looked at: no estimate, [0, 1], `no_inspection`.
+    Limits of a lot are whole rows and the estimate is not, so it may lie outside by less than one row of the lot.
 
     Raises
     ------
@@ -195,7 +196,7 @@ def bad_rate_intervals(
 
     Notes
     -----
-    About 20 tails a lot in all, equal lots once; 100,000 different lots take about two seconds.
+    About 15 tails a lot for the three bounds, equal lots once: less than one plain bisection with scipy's tails.
     """
     x, n, total, open_ = (np.asarray(a, np.int64) for a in np.broadcast_arrays(bad, looked, population, unsure))
     check_counts(x, n, total)
