@@ -17,12 +17,13 @@ import polars as pl
 
 from lotwise import engine
 from lotwise.cost import Prices
-from lotwise.errors import BadArgument, HostedRefused, ModelNotSaid, NotAFrame, OutputClash
+from lotwise.errors import BadArgument, HostedRefused, ModelNotSaid, NotAFrame, OutputClash, PriceUnknown
 from lotwise.executors import Tier, load
 from lotwise.executors.base import BatchExecutor, StreamExecutor
 from lotwise.job import Options
 from lotwise.key import spec_digest
 from lotwise.lifecycle import ROW_STATES, Policy
+from lotwise.prices import known as known_price
 from lotwise.render import Template, cache_warning, render, render_examples
 from lotwise.request import Code, Spec
 from lotwise.schema import Schema
@@ -167,7 +168,7 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
     ------
     NotAFrame, BadArgument, EmptyTemplate, BadTemplate, UnknownColumn, UnrenderableColumn, UntranslatableSchema,
     BadExample, OutputClash, UnknownProvider, UnknownModel, UnknownParameter, MissingExtra, ModelWeightsMissing,
-    MissingCredentials, HostedRefused, BadPrices
+    MissingCredentials, HostedRefused, BadPrices, PriceUnknown
         Each before anything is rendered or sent.
     """
     if not isinstance(frame, pl.DataFrame):
@@ -231,7 +232,7 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
         tier=tier,
         options=options,
         policy=Policy(max_resends=options.max_resends, systemic_rate=options.systemic_rate),
-        prices=_prices(get("prices"), tier),
+        prices=_prices(get("prices"), spec, tier, executor.hosted),
         budget_usd=_budget(get("budget")),
         on_null=on_null,
         retry=_retry(get("retry")),
@@ -243,6 +244,8 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
         poll_s=_poll(get("poll_s")),
         warnings=tuple(warnings),
     )
+    if call.budget_usd is not None and call.prices is None and executor.paid:
+        raise PriceUnknown.of(model, tier)
     clashing = [name for name in call.output_schema if name in frame.columns]
     if clashing:
         raise OutputClash.from_names(clashing)
@@ -262,8 +265,10 @@ def _model(model: str | None, n_rows: int) -> str:
     return "embedded"
 
 
-def _prices(prices: Mapping[str, Any] | None, tier: str) -> Prices | None:
-    return None if prices is None else Prices.given(prices, tier)
+def _prices(prices: Mapping[str, Any] | None, spec: Spec, tier: str, hosted: bool) -> Prices | None:
+    if prices is not None:
+        return Prices.given(prices, tier)
+    return known_price(spec.provider, spec.model, tier) if hosted else None
 
 
 def _budget(budget: object) -> Decimal | None:

@@ -36,6 +36,9 @@ class Prices:
         Input that was read from, or written to, the provider's prompt cache.
     source
         Where the figures come from, with version and date.
+    above
+        Dearer prices for long requests, (input tokens, prices) in ascending order: a request of more input tokens
+        pays them for all its tokens.
     """
 
     input_mtok: Decimal
@@ -43,6 +46,7 @@ class Prices:
     cache_read_mtok: Decimal
     cache_write_mtok: Decimal
     source: str
+    above: tuple[tuple[int, Prices], ...] = ()
 
     def __post_init__(self) -> None:
         for name in _FIELDS:
@@ -72,11 +76,17 @@ class Prices:
     @property
     def dearest_input_mtok(self) -> Decimal:
         """The most that one input token can cost."""
-        return max(self.input_mtok, self.cache_read_mtok, self.cache_write_mtok)
+        here = max(self.input_mtok, self.cache_read_mtok, self.cache_write_mtok)
+        return max([here, *(dearer.dearest_input_mtok for _, dearer in self.above)])
+
+    @property
+    def dearest_output_mtok(self) -> Decimal:
+        """The most that one output token can cost."""
+        return max([self.output_mtok, *(dearer.dearest_output_mtok for _, dearer in self.above)])
 
     def upper_bound(self, *, input_bytes: int, output_tokens: int) -> Decimal:
         """Return what requests of so many encoded bytes and allowed output tokens can cost at most, in dollars."""
-        most = (self.dearest_input_mtok * input_bytes + self.output_mtok * output_tokens) / _MILLION
+        most = (self.dearest_input_mtok * input_bytes + self.dearest_output_mtok * output_tokens) / _MILLION
         return most.quantize(_MICRO, rounding=ROUND_UP)
 
     def cost_usd(self, tokens: pl.DataFrame) -> pl.Series:
@@ -91,6 +101,12 @@ class Prices:
         -------
         A series of the same height; null where input or output tokens are not known.
         """
+        nano = self._nano_usd()
+        for start, dearer in self.above:
+            nano = pl.when(pl.col("input_tokens") > start).then(dearer._nano_usd()).otherwise(nano)
+        return tokens.select(_as_usd(nano)).to_series()
+
+    def _nano_usd(self) -> pl.Expr:
         read, write = pl.col("cache_read_tokens").fill_null(0), pl.col("cache_write_tokens").fill_null(0)
         # Prices have at most six decimals, so in units of 1e-12 dollars a token everything is an exact integer.
         unit = {name: int((getattr(self, name) * _MILLION).to_integral_value(ROUND_UP)) for name in _FIELDS}
@@ -101,11 +117,10 @@ class Prices:
             + pl.col("output_tokens") * unit["output_mtok"]
         )
         # Round up to the ledger's 1e-9: a bill is never understated.
-        nano = (picodollars + 999) // 1000
-        return tokens.select(_nano_usd(nano)).to_series()
+        return (picodollars + 999) // 1000
 
 
-def _nano_usd(nano: pl.Expr) -> pl.Expr:
+def _as_usd(nano: pl.Expr) -> pl.Expr:
     whole = (nano // 10**9).cast(pl.String)
     rest = (nano % 10**9).cast(pl.String).str.zfill(9)
     return pl.concat_str(whole, pl.lit("."), rest).cast(pl.Decimal(18, 9)).alias("cost_usd")

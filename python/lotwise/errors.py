@@ -750,6 +750,22 @@ class HostedRefused(LotwiseError, PermissionError):
         return cls(f'data="local" refuses {model!r}, which is answered elsewhere; nothing was rendered for it', model)
 
 
+class PriceUnknown(LotwiseError, LookupError):
+    """A budget was given, and what the model costs is not known."""
+
+    def __init__(self, message: str, model: str) -> None:
+        super().__init__(message)
+        self.model = model
+
+    @classmethod
+    def of(cls, model: str, tier: str) -> PriceUnknown:
+        return cls(
+            f"budget= needs a price, and no {tier} price of {model!r} is known for certain; give "
+            'prices={"input_mtok": ..., "output_mtok": ...} in US dollars a million tokens at the standard tier',
+            model,
+        )
+
+
 class UnknownRun(LotwiseError, LookupError):
     """The ledger has no such run."""
 
