@@ -1,43 +1,49 @@
-"""How a run and a plan look in a notebook: small tables of counts, and never any row content."""
+"""How a run, a plan and progress look in a notebook: cards of counts, and never any row content.
+
+Styles are inline and colours stand on light and dark alike, since a notebook's front end may strip or override a style
+sheet, and nobody knows its theme. Every word that comes from outside is escaped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from lotwise import text
+
 if TYPE_CHECKING:
     from lotwise.estimate import Plan
+    from lotwise.job import Snapshot
     from lotwise.run import Status
 
-_STYLE = (
-    "font-family:system-ui,sans-serif;font-size:13px;border:1px solid rgba(128,128,128,.35);border-radius:6px;"
-    "padding:10px 14px;display:inline-block;min-width:22em"
-)
+_GREY = "rgba(128,128,128,.5)"
 _COLOURS = {
-    "succeeded": "#2e7d32",
-    "invalid": "#c62828",
-    "refused": "#ad6800",
-    "dead_lettered": "#6a1b9a",
-    "submitted": "#1565c0",
-    "pending": "#90a4ae",
-    "skipped": "#cfd8dc",
+    "succeeded": "#2f9e5b",
+    "invalid": "#d9534f",
+    "refused": "#d08700",
+    "dead_lettered": "#9b59b6",
+    "submitted": "#3b82d6",
+    "pending": _GREY,
+    "skipped": "rgba(128,128,128,.28)",
 }
+_STATE_COLOURS = {"done": "#2f9e5b", "open": "#3b82d6", "stopped": "#d08700", "canceled": _GREY}
+_CARD = (
+    "font:13px/1.55 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;box-sizing:border-box;max-width:46em;"
+    "margin:4px 0;padding:12px 16px 13px;border:1px solid rgba(128,128,128,.3);border-radius:8px;"
+    "font-variant-numeric:tabular-nums"
+)
+_MONO = "font:12px/1.55 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-wrap:anywhere"
+_QUIET = "opacity:.62"
+_PATHS = ("ledger", "model", "close")
 
 
 def status(shown: Status) -> str:
     """Draw where a run stands."""
-    title = f"run <code>{escape(shown.run_id)}</code>{' ' + escape(shown.name) if shown.name else ''}"
-    facts = [
-        ("model", escape(shown.model)),
-        ("state", escape(shown.state + (f": {shown.reason}" if shown.reason else ""))),
-        ("rows", f"{shown.n_rows:,} ({shown.n_requests:,} distinct requests)"),
-        ("shards", escape(", ".join(f"{n} {state}" for state, n in shown.shards.items()) or "none")),
-        ("ledger", f"<code>{escape(shown.ledger)}</code>"),
-    ]
-    if shown.cost_usd is not None and (shown.cost_usd or shown.reserved_usd):
-        facts.insert(4, ("cost", f"${shown.cost_usd} spent, ${shown.reserved_usd} reserved"))
-    return _card(title, _bar(shown.rows) + _legend(shown.rows) + _table(facts))
+    heading = f"run {_mono(shown.run_id)}" + (f" &ensp;{escape(shown.name)}" if shown.name else "")
+    chip = _chip(text.state_of(shown), _STATE_COLOURS.get(shown.state, _GREY))
+    facts = [fact for fact in text.status_facts(shown) if fact[0] != "states"]
+    return _card(heading, chip, _bar(shown.rows) + _legend(shown.rows), facts)
 
 
 def plan(shown: Plan) -> str:
@@ -45,58 +51,76 @@ def plan(shown: Plan) -> str:
     parts = {
         "succeeded": shown.n_done,
         "submitted": shown.n_in_flight,
-        "pending": shown.n_to_send,
         "invalid": shown.n_ended,
+        "pending": shown.n_to_send,
     }
     names = {"succeeded": "done", "submitted": "in flight", "pending": "to send", "invalid": "ended"}
-    facts = [
-        ("model", f"{escape(shown.model)} ({escape(shown.tier)})"),
-        ("rows", f"{shown.n_rows:,} ({shown.n_unique:,} distinct, {shown.n_skipped:,} skipped)"),
-        ("to send", f"{shown.n_to_send:,} requests in {shown.n_shards:,} shards, {shown.n_bytes:,} bytes at most"),
-        ("ledger", f"<code>{escape(str(shown.ledger))}</code>{' (would be made)' if shown.ledger_is_new else ''}"),
-    ]
-    if shown.cost_high_usd is not None:
-        facts.insert(3, ("cost", f"${shown.cost_low_usd} to ${shown.cost_high_usd}"))
-    if shown.close_spec:
-        facts.append(("close", "an earlier spec differs only in " + escape(", ".join(shown.close_spec))))
-    facts += [("note", escape(warning)) for warning in shown.warnings]
-    return _card("plan", _bar(parts) + _legend(parts, names) + _table(facts))
+    facts = [("model", f"{shown.model}, {shown.tier}"), *text.plan_facts(shown)]
+    facts = [fact for fact in facts if fact[0] not in ("done", "in flight")]
+    chip = _chip("nothing is sent by a plan", _GREY)
+    return _card("plan", chip, _bar(parts) + _legend(parts, names), facts)
 
 
-def _card(title: str, body: str) -> str:
-    return f'<div style="{_STYLE}"><div style="font-weight:600;margin-bottom:6px">lotwise {title}</div>{body}</div>'
+def progress(shown: Snapshot, elapsed_s: float, notes: Sequence[str]) -> str:
+    """Draw how far a run is, with what else is worth knowing below."""
+    total = sum(shown.rows.values())
+    done = total - sum(shown.rows.get(state, 0) for state in ("pending", "submitted"))
+    heading = f"{done:,} of {total:,} rows" if total else "no rows"
+    phases = ", ".join(f"{n:,} {phase}" for phase, n in sorted(shown.phases.items()))
+    chip = _chip(text.duration(elapsed_s), "#2f9e5b" if done == total else "#3b82d6")
+    told = [("shards", phases)] if phases else []
+    foot = "".join(f'<div style="{_QUIET};{_MONO};white-space:pre-wrap">{escape(note)}</div>' for note in notes)
+    return _card(heading, chip, _bar(shown.rows) + _legend(shown.rows), told, foot)
+
+
+def _card(heading: str, chip: str, picture: str, facts: Sequence[tuple[str, str]], foot: str = "") -> str:
+    """Put a card together; `heading`, `chip`, `picture` and `foot` are HTML already, `facts` are text."""
+    head = (
+        '<div style="display:flex;justify-content:space-between;align-items:baseline;gap:16px;flex-wrap:wrap">'
+        f'<div><span style="{_QUIET}">lotwise</span> &ensp;<span style="font-weight:600">{heading}</span></div>'
+        f"{chip}</div>"
+    )
+    return f'<div style="{_CARD}">{head}{picture}{_facts(facts)}{foot}</div>'
+
+
+def _chip(words: str, colour: str) -> str:
+    return (
+        '<div style="white-space:nowrap"><span style="display:inline-block;width:8px;height:8px;border-radius:50%;'
+        f'background:{colour};margin-right:6px"></span>{escape(words)}</div>'
+    )
+
+
+def _mono(words: str) -> str:
+    return f'<span style="{_MONO}">{escape(words)}</span>'
 
 
 def _bar(parts: Mapping[str, int]) -> str:
-    total = sum(parts.values())
-    if not total:
+    if not sum(parts.values()):
         return ""
     pieces = "".join(
-        f'<span style="flex:{n};background:{_COLOURS.get(state, "#90a4ae")}" title="{escape(state)}: {n:,}"></span>'
-        for state, n in _ordered(parts)
+        f'<span style="flex:{n} 0 2px;background:{_COLOURS.get(state, _GREY)}" title="{n:,} {escape(state)}"></span>'
+        for state, n in text.ordered(parts)
     )
-    return f'<div style="display:flex;height:8px;border-radius:4px;overflow:hidden;margin:4px 0">{pieces}</div>'
+    return (
+        '<div style="display:flex;gap:1px;height:7px;border-radius:4px;overflow:hidden;margin:9px 0 6px">'
+        f"{pieces}</div>"
+    )
 
 
 def _legend(parts: Mapping[str, int], names: Mapping[str, str] | None = None) -> str:
-    told = (
-        f'<span style="margin-right:12px;white-space:nowrap"><span style="color:{_COLOURS.get(state, "#90a4ae")}">'
-        f"&#9632;</span> {n:,} {escape((names or {}).get(state, state))}</span>"
-        for state, n in _ordered(parts)
+    told = "".join(
+        '<span style="white-space:nowrap"><span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
+        f'background:{_COLOURS.get(state, _GREY)};margin-right:5px"></span>'
+        f"{n:,} {escape((names or {}).get(state, text.said(state)))}</span>"
+        for state, n in text.ordered(parts)
     )
-    return f'<div style="margin-bottom:6px">{"".join(told)}</div>'
+    return f'<div style="display:flex;flex-wrap:wrap;gap:2px 16px">{told}</div>' if told else ""
 
 
-def _ordered(parts: Mapping[str, int]) -> Iterable[tuple[str, int]]:
-    order = list(_COLOURS)
-    shown = [(state, n) for state, n in parts.items() if n]
-    return sorted(shown, key=lambda one: order.index(one[0]) if one[0] in order else len(order))
-
-
-def _table(facts: Iterable[tuple[str, str]]) -> str:
-    rows = "".join(
-        f'<tr><td style="text-align:left;padding:1px 14px 1px 0;opacity:.65">{name}</td>'
-        f'<td style="text-align:left;padding:1px 0">{value}</td></tr>'
+def _facts(facts: Iterable[tuple[str, str]]) -> str:
+    cells = "".join(
+        f'<div style="{_QUIET}">{escape(name)}</div><div>{_mono(value) if name in _PATHS else escape(value)}</div>'
         for name, value in facts
     )
-    return f'<table style="border:none;border-collapse:collapse;margin:0">{rows}</table>'
+    grid = "display:grid;grid-template-columns:max-content minmax(0,1fr);gap:1px 18px;margin-top:8px"
+    return f'<div style="{grid}">{cells}</div>' if cells else ""

@@ -1,26 +1,42 @@
-"""How far a run is, for whoever watches: a line that renews itself in a terminal or notebook, plain lines elsewhere.
+"""How far a run is, for whoever watches: a line that renews itself in a terminal, a card in a notebook, plain lines
+elsewhere.
 
-Everything goes to standard error, so that output that is piped stays clean. No row content is ever shown.
+All of it goes to standard error or to the notebook's display, so that output that is piped stays clean. No row content
+is ever shown.
 """
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
+from lotwise import text
 from lotwise.job import Snapshot
 
 EVERY = timedelta(seconds=0.5)
-"""How often a line is renewed at most."""
+"""How often the engine is asked for a snapshot at most while answers come in: each costs a look into the ledger."""
+
+TICK_S = 1.0
+"""How often the elapsed time is renewed where nothing else changes."""
+
+PLAIN_EVERY_S = 5.0
+"""How often a plain line is written at most."""
+
+Monotonic = Callable[[], float]
 
 
 class Reporter(Protocol):
     """What a run tells about itself while it works."""
 
-    def began(self, ledger: Path, *, paid: bool, warnings: Sequence[str]) -> None: ...
+    def began(self, ledger: Path, *, new: bool, paid: bool, warnings: Sequence[str]) -> None: ...
     def due(self, now: datetime) -> bool: ...
     def tell(self, snapshot: Snapshot) -> None: ...
     def detached(self, run_id: str, ledger: Path) -> None: ...
@@ -29,13 +45,32 @@ class Reporter(Protocol):
 
 def reporter(progress: bool | None) -> Reporter:
     """Return the reporter that suits where we are; a silent one when it is not wanted."""
-    return Silent() if progress is False else Lines(sys.stderr)
+    if progress is False:
+        return Silent()
+    if in_kernel():
+        return Notebook()
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        return Terminal(sys.stderr, look=Look.of(sys.stderr, os.environ))
+    return Lines(sys.stderr)
+
+
+class Paced:
+    """The pace at which the engine is asked for snapshots; what all faces share."""
+
+    _asked: datetime | None = None
+
+    def due(self, now: datetime) -> bool:
+        """Say whether it is time for a snapshot."""
+        if self._asked is not None and now - self._asked < EVERY:
+            return False
+        self._asked = now
+        return True
 
 
 class Silent:
     """Tells nothing but how to go on after an interruption."""
 
-    def began(self, ledger: Path, *, paid: bool, warnings: Sequence[str]) -> None:
+    def began(self, ledger: Path, *, new: bool, paid: bool, warnings: Sequence[str]) -> None:
         pass
 
     def due(self, now: datetime) -> bool:
@@ -51,52 +86,290 @@ class Silent:
         pass
 
 
-class Lines:
-    """Plain lines."""
+class Lines(Paced):
+    """Plain lines: one when something has changed, at most one every few seconds, and always the last."""
 
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._last: datetime | None = None
+    def __init__(self, out: TextIO, *, monotonic: Monotonic = time.monotonic) -> None:
+        self._out, self._monotonic = out, monotonic
+        self._written_at = monotonic()
         self._said = ""
+        self._latest: Snapshot | None = None
 
-    def began(self, ledger: Path, *, paid: bool, warnings: Sequence[str]) -> None:
-        print(f"lotwise: ledger {ledger}", file=self._out)
-        for warning in warnings:
-            print(f"lotwise: {warning}", file=self._out)
-
-    def due(self, now: datetime) -> bool:
-        if self._last is not None and now - self._last < EVERY:
-            return False
-        self._last = now
-        return True
-
-    def tell(self, snapshot: Snapshot) -> None:
-        line = text_of(snapshot)
-        if line != self._said:
-            self._said = line
+    def began(self, ledger: Path, *, new: bool, paid: bool, warnings: Sequence[str]) -> None:
+        for line in opening(ledger, new=new, paid=paid, warnings=warnings):
             print(f"lotwise: {line}", file=self._out, flush=True)
 
+    def tell(self, snapshot: Snapshot) -> None:
+        self._latest = snapshot
+        if self._monotonic() - self._written_at >= PLAIN_EVERY_S:
+            self._write()
+
     def detached(self, run_id: str, ledger: Path) -> None:
-        print(detached_text(run_id, ledger), file=self._out)
+        self._write()
+        print(detached_text(run_id, ledger), file=self._out, flush=True)
 
     def finished(self) -> None:
-        self._out.flush()
+        self._write()
+        self._latest, self._said = None, ""
+
+    def _write(self) -> None:
+        if self._latest is None or plain_line(self._latest) == self._said:
+            return
+        self._said, self._written_at = plain_line(self._latest), self._monotonic()
+        print(f"lotwise: {self._said}, {text.duration(self._latest.elapsed_s)}", file=self._out, flush=True)
 
 
-def text_of(snapshot: Snapshot) -> str:
-    """Write a snapshot as one line."""
-    total = sum(snapshot.rows.values())
-    done = total - sum(snapshot.rows.get(state, 0) for state in ("pending", "submitted"))
-    states = ", ".join(f"{n:,} {state}" for state, n in sorted(snapshot.rows.items()) if n)
-    phases = ", ".join(f"{n} {phase}" for phase, n in sorted(snapshot.phases.items()))
-    tail = f"; shards: {phases}" if phases else ""
-    return f"{done:,} of {total:,} rows ({states}){tail}"
+class Live(Paced):
+    """A picture that is renewed in place, also while nothing but the time changes.
+
+    Parameters
+    ----------
+    ticking
+        Whether a thread renews the elapsed time between snapshots.
+    monotonic
+        Seconds, for the elapsed time.
+    """
+
+    def __init__(self, *, ticking: bool, monotonic: Monotonic) -> None:
+        self._ticking, self._monotonic = ticking, monotonic
+        self._drawing = threading.RLock()
+        self._stop: threading.Event | None = None
+        self._latest: tuple[Snapshot, float] | None = None
+        self._left = False
+
+    def draw(self, snapshot: Snapshot, elapsed_s: float, *, last: bool) -> None:
+        """Draw where the run stands, over what was drawn before."""
+        raise NotImplementedError
+
+    def tell(self, snapshot: Snapshot) -> None:
+        with self._drawing:
+            if self._left:
+                return
+            self._latest = (snapshot, self._monotonic())
+            self.draw(snapshot, snapshot.elapsed_s, last=False)
+            if self._ticking and self._stop is None:
+                self._stop = threading.Event()
+                threading.Thread(target=self._tick, args=(self._stop,), name="lotwise-progress", daemon=True).start()
+
+    def finished(self) -> None:
+        self._end()
+        self._left = False
+
+    def _end(self) -> None:
+        """Draw for the last time, and let the thread end."""
+        with self._drawing:
+            if self._stop is not None:
+                self._stop.set()
+                self._stop = None
+            if self._latest is not None:
+                snapshot, told_at = self._latest
+                self._latest = None
+                self.draw(snapshot, snapshot.elapsed_s + self._monotonic() - told_at, last=True)
+
+    def _tick(self, stop: threading.Event) -> None:
+        while not stop.wait(TICK_S):
+            with self._drawing:
+                if stop.is_set() or self._latest is None:
+                    return
+                snapshot, told_at = self._latest
+                self.draw(snapshot, snapshot.elapsed_s + self._monotonic() - told_at, last=False)
+
+
+class Terminal(Live):
+    """One line that renews itself. It leaves the terminal as it found it: no mode, colour or cursor is kept."""
+
+    def __init__(
+        self,
+        out: TextIO,
+        *,
+        look: Look,
+        width: Callable[[], int] = lambda: shutil.get_terminal_size().columns,
+        ticking: bool = True,
+        monotonic: Monotonic = time.monotonic,
+    ) -> None:
+        super().__init__(ticking=ticking, monotonic=monotonic)
+        self._out, self._look, self._width = out, look, width
+        self._drawn = ""
+
+    def began(self, ledger: Path, *, new: bool, paid: bool, warnings: Sequence[str]) -> None:
+        for line in opening(ledger, new=new, paid=paid, warnings=warnings):
+            print(f"{self._look.faint('lotwise')}  {line}", file=self._out, flush=True)
+
+    def draw(self, snapshot: Snapshot, elapsed_s: float, *, last: bool) -> None:
+        line = terminal_line(snapshot, elapsed_s, width=self._width() - 1, look=self._look, last=last)
+        if last:
+            print(f"\r{line}\x1b[K", file=self._out, flush=True)
+            self._drawn = ""
+        elif line != self._drawn:
+            self._drawn = line
+            print(f"\r{line}\x1b[K", end="", file=self._out, flush=True)
+
+    def detached(self, run_id: str, ledger: Path) -> None:
+        self._end()
+        self._left = True
+        print(detached_text(run_id, ledger), file=self._out, flush=True)
+
+
+class Notebook(Live):
+    """A card that is updated in place by its display id."""
+
+    def __init__(self, *, ticking: bool = True, monotonic: Monotonic = time.monotonic) -> None:
+        super().__init__(ticking=ticking, monotonic=monotonic)
+        self._handle: Any = None
+        self._notes: list[str] = []
+        self._drawn: dict[str, str] = {}
+
+    def began(self, ledger: Path, *, new: bool, paid: bool, warnings: Sequence[str]) -> None:
+        self._notes = opening(ledger, new=new, paid=paid, warnings=warnings)
+
+    def draw(self, snapshot: Snapshot, elapsed_s: float, *, last: bool) -> None:
+        from lotwise import html
+
+        plain = f"lotwise: {plain_line(snapshot)}, {text.duration(elapsed_s)}"
+        self._show({"text/html": html.progress(snapshot, elapsed_s, self._notes), "text/plain": plain})
+
+    def detached(self, run_id: str, ledger: Path) -> None:
+        self._notes = [*self._notes, *detached_text(run_id, ledger).splitlines()]
+        self._end()
+        self._left = True
+
+    def finished(self) -> None:
+        super().finished()
+        self._handle = None  # a later wait shows a card of its own
+
+    def _show(self, bundle: dict[str, str]) -> None:
+        from IPython.display import display
+
+        if bundle == self._drawn and self._handle is not None:
+            return
+        self._drawn = bundle
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            self._handle.update(bundle, raw=True)
+
+
+def in_kernel() -> bool:
+    """Say whether this process is a Jupyter kernel, without importing anything that is not there already."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
+
+
+# --- what is said -------------------------------------------------------------------------------------------------
+
+
+def opening(ledger: Path, *, new: bool, paid: bool, warnings: Sequence[str]) -> list[str]:
+    """Say where answers are kept before anything is sent, and what is worth knowing."""
+    if new and paid:
+        told = f"a new ledger is made at {ledger}: whatever was answered elsewhere is not known here"
+    else:
+        told = f"{'new ledger' if new else 'ledger'} {ledger}"
+    return [told, *warnings]
+
+
+def plain_line(snapshot: Snapshot) -> str:
+    """Write a snapshot as a line without the time."""
+    total, done = totals(snapshot.rows)
+    told = f"{done:,} of {total:,} rows: {text.counts(snapshot.rows)}" if total else "no rows"
+    return f"{told}; shards: {_phases(snapshot)}" if snapshot.phases else told
+
+
+def totals(rows: Mapping[str, int]) -> tuple[int, int]:
+    """Return how many rows there are, and how many are final."""
+    total = sum(rows.values())
+    return total, total - sum(rows.get(state, 0) for state in ("pending", "submitted"))
 
 
 def detached_text(run_id: str, ledger: Path) -> str:
     """Say how to go on after Ctrl-C, and how not to."""
+    where = shlex.quote(str(ledger))
     return (
-        f"\nlotwise: detached; nothing is lost.\n"
-        f"  go on:  repeat the call, or  lotwise resume {run_id} --ledger {ledger}\n"
-        f"  cancel: lotwise cancel {run_id} --ledger {ledger}"
+        f"lotwise: detached; nothing is lost, and what was sent goes on\n"
+        f"  to go on   repeat the call, or: lotwise resume {run_id} --ledger {where}\n"
+        f"  to cancel  lotwise cancel {run_id} --ledger {where}"
     )
+
+
+def _phases(snapshot: Snapshot) -> str:
+    return ", ".join(f"{n:,} {phase}" for phase, n in sorted(snapshot.phases.items()))
+
+
+# --- the terminal's line ------------------------------------------------------------------------------------------
+
+_INK = {
+    "succeeded": "32",
+    "invalid": "31",
+    "dead_lettered": "31",
+    "refused": "33",
+    "skipped": "90",
+}
+_BAR_WIDTHS = (28, 16, 8, 0)
+
+
+class Look:
+    """What a terminal can show."""
+
+    def __init__(self, *, colour: bool, lines: bool) -> None:
+        self.colour, self.lines = colour, lines
+
+    @classmethod
+    def of(cls, out: TextIO, environ: Mapping[str, str]) -> Look:
+        """Read it off a stream and the environment; NO_COLOR is honoured."""
+        encoding = (getattr(out, "encoding", None) or "").lower().replace("-", "")
+        return cls(colour=not environ.get("NO_COLOR"), lines=encoding.startswith("utf"))
+
+    def ink(self, code: str, words: str) -> str:
+        """Colour words, where there is colour."""
+        return f"\x1b[{code}m{words}\x1b[0m" if self.colour and words else words
+
+    def faint(self, words: str) -> str:
+        """Write words that are not looked at first."""
+        return self.ink("90", words)
+
+    @property
+    def dot(self) -> str:
+        """What stands between two facts."""
+        return " · " if self.lines else ", "
+
+
+def terminal_line(snapshot: Snapshot, elapsed_s: float, *, width: int, look: Look, last: bool = False) -> str:
+    """Write a snapshot as one line of at most `width` cells: what does not fit is left out, least needed first."""
+    total, done = totals(snapshot.rows)
+    share = done / total if total else 1.0
+    count = f"{done:,} of {total:,} rows" if total else "no rows"
+    clock = text.duration(elapsed_s)
+    states = [(f"{n:,} {text.said(state)}", _INK.get(state, "0")) for state, n in text.ordered(snapshot.rows)]
+    states = [part for part in states if not part[0].endswith((" pending", " submitted"))]
+    phases = [(f"{_phases(snapshot)}", "36")] if snapshot.phases and not last else []
+    percent = f"{int(100 * share):>3}%"
+    for bar_width, tail in (
+        (_BAR_WIDTHS[0], [*states, *phases]),
+        (_BAR_WIDTHS[1], [*states, *phases]),
+        (_BAR_WIDTHS[2], states),
+        (_BAR_WIDTHS[2], states[1:]),
+        (_BAR_WIDTHS[2], []),
+        (_BAR_WIDTHS[3], []),
+    ):
+        pieces = [("lotwise", "90"), (count, "1"), *tail, (clock, "90")]
+        bar = f"{'x' * bar_width} {percent}  " if bar_width else ""
+        plain = f"lotwise  {bar}{look.dot.join(words for words, _ in pieces[1:])}"
+        if len(plain) <= width:
+            drawn = f"{_bar(snapshot.rows, total, bar_width, look)} {percent}  " if bar_width else ""
+            told = look.faint(look.dot).join(look.ink(ink, words) if ink != "0" else words for words, ink in pieces[1:])
+            return f"{look.faint('lotwise')}  {drawn}{told}"
+    return f"{count} {clock}"[: max(width, 0)]
+
+
+def _bar(rows: Mapping[str, int], total: int, width: int, look: Look) -> str:
+    """Draw the shares of the final states, the rest faint."""
+    full, rest = ("━", "━" if look.colour else "┄") if look.lines else ("#", "-")
+    drawn, before, cells = "", 0, 0
+    for state, n in text.ordered(rows):
+        if state in ("pending", "submitted"):
+            continue
+        before += n
+        upto = width * before // total
+        drawn += look.ink(_INK.get(state, "32"), full * (upto - cells))
+        cells = upto
+    return drawn + look.faint(rest * (width - cells))

@@ -24,6 +24,7 @@ from lotwise.executors import load
 from lotwise.executors.base import BatchExecutor
 from lotwise.job import Job, Options, Snapshot
 from lotwise.key import KEY_VERSION, spec_from_json, spec_json
+from lotwise.ledger.files import DATABASE, locate
 from lotwise.ledger.store import Ledger
 from lotwise.lifecycle import Policy, RequestState, ShardState
 from lotwise.progress import Reporter, reporter
@@ -191,9 +192,10 @@ class Run:
     def begin(cls, call: Call, frame: pl.DataFrame, *, clock: Clock | None = None) -> Run:
         """Write down what a frame asks for, and return the run that expects it. Nothing is sent yet."""
         clock = clock or SystemClock()
+        is_new = not (locate(call.ledger) / DATABASE).exists()
         ledger = Ledger.open(call.ledger)
         shown = reporter(call.progress)
-        shown.began(ledger.path, paid=call.executor.paid, warnings=call.warnings)
+        shown.began(ledger.path, new=is_new, paid=call.executor.paid, warnings=call.warnings)
         now = clock.now()
         enrolled = engine.enroll(ledger, call.spec_digest, call.contents(frame), now)
         job = Job(
@@ -312,7 +314,7 @@ class Run:
             poll_s=poll_s,
         )
         shown = reporter(progress)
-        shown.began(ledger.path, paid=executor.paid, warnings=())
+        shown.began(ledger.path, new=False, paid=executor.paid, warnings=())
         return cls(job, reporter=shown)
 
     # --- driving -----------------------------------------------------------------------------------------------
@@ -332,7 +334,11 @@ class Run:
             Ctrl-C detaches: what is in flight goes on at the provider, and how to go on here is printed.
         """
         if self._worker is not None:
-            self._join_worker()
+            try:
+                self._join_worker()
+            except KeyboardInterrupt:
+                self._reporter.detached(self.id, self.ledger.path)
+                raise
         else:
             self._drive(wait=True)
         if self._job.halted is not None:
