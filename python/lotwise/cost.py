@@ -17,7 +17,7 @@ import polars as pl
 from lotwise.errors import BadPrices
 
 _MILLION = Decimal(1_000_000)
-_MICRO = Decimal("0.000000001")  # the ledger keeps nine decimals of a dollar
+_LAST = Decimal("0.000000001")  # the ledger keeps nine decimals of a dollar
 BATCH_SHARE = Decimal("0.5")
 """What every provider with a batch tier charges for it, as a share of the standard price."""
 
@@ -84,10 +84,13 @@ class Prices:
         """The most that one output token can cost."""
         return max([self.output_mtok, *(dearer.dearest_output_mtok for _, dearer in self.above)])
 
-    def upper_bound(self, *, input_bytes: int, output_tokens: int) -> Decimal:
-        """Return what requests of so many encoded bytes and allowed output tokens can cost at most, in dollars."""
+    def upper_bound(self, *, input_bytes: int, output_tokens: int, requests: int = 1) -> Decimal:
+        """Return what requests of so many encoded bytes and allowed output tokens can cost at most, in dollars.
+
+        `requests` says how many they are: the cost of each is rounded up to the ledger's last decimal.
+        """
         most = (self.dearest_input_mtok * input_bytes + self.dearest_output_mtok * output_tokens) / _MILLION
-        return most.quantize(_MICRO, rounding=ROUND_UP)
+        return most.quantize(_LAST, rounding=ROUND_UP) + (requests - 1) * _LAST
 
     def cost_usd(self, tokens: pl.DataFrame) -> pl.Series:
         """Return each outcome's cost in dollars, Decimal(18, 9).

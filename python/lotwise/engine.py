@@ -278,7 +278,9 @@ def upper_bound(job: Job, planned: pl.DataFrame) -> Decimal | None:
     if job.prices is None:
         return None
     return job.prices.upper_bound(
-        input_bytes=int(planned["bytes"].sum()), output_tokens=int(allowed_tokens(job, planned).sum())
+        input_bytes=int(planned["bytes"].sum()),
+        output_tokens=int(allowed_tokens(job, planned).sum()),
+        requests=planned.height,
     )
 
 
@@ -299,7 +301,9 @@ def fitting(job: Job, planned: pl.DataFrame, room_usd: Decimal) -> pl.DataFrame:
     while low < high:
         middle = (low + high + 1) // 2
         bound = job.prices.upper_bound(
-            input_bytes=int(each["bytes"].head(middle).sum()), output_tokens=int(each["_out"].head(middle).sum())
+            input_bytes=int(each["bytes"].head(middle).sum()),
+            output_tokens=int(each["_out"].head(middle).sum()),
+            requests=middle,
         )
         low, high = (middle, high) if bound <= room_usd else (low, middle - 1)
     return each.head(low).drop("_out")

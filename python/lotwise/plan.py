@@ -44,7 +44,8 @@ def mix(requests: pl.DataFrame) -> pl.DataFrame:
     rank = pl.col("bytes").rank("ordinal").over("part")
     bucket = ((rank - 1) * _BUCKETS // pl.len().over("part")).alias("_bucket")
     return (
-        requests.with_columns(bucket)
+        requests.sort("key")  # the ledger gives rows in any order, and equal lengths are ranked as they stand
+        .with_columns(bucket)
         .with_columns(
             _place=(pl.col("key").rank("ordinal").over("part", "_bucket") - 0.5) / pl.len().over("part", "_bucket")
         )

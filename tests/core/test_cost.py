@@ -1,0 +1,117 @@
+"""Costs: exact to the last decimal of the ledger, unknown where a count is, and never above what was reserved."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lotwise.cost import Prices
+from lotwise.errors import BadPrices
+
+PLAIN = Prices(
+    input_mtok=Decimal("1.25"),
+    output_mtok=Decimal(10),
+    cache_read_mtok=Decimal("0.125"),
+    cache_write_mtok=Decimal("1.5625"),
+    source="a test",
+)
+
+
+def _tokens(*rows: tuple[int | None, int | None, int | None, int | None]) -> pl.DataFrame:
+    names = ["input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens"]
+    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
+
+
+COSTS: dict[str, tuple[tuple[int | None, int | None, int | None, int | None], str | None]] = {
+    "plain": ((1_000_000, 0, 0, 1_000_000), "11.25"),
+    "one token each": ((1, 0, 0, 1), "0.00001125"),
+    "cached input costs its own price, once": ((1_000_000, 400_000, 100_000, 0), "0.83125"),
+    "no cache counts": ((1_000_000, None, None, 0), "1.25"),
+    "nothing": ((0, 0, 0, 0), "0"),
+    "a fraction of the last decimal is rounded up": ((0, 1, 0, 0), "0.000000125"),
+    "more cached than sent is not negative": ((10, 20, 0, 0), "0.0000025"),
+    "a large bill is exact": ((9_000_000_000, 0, 0, 9_000_000_000), "101250"),
+    "input unknown": ((None, 0, 0, 5), None),
+    "output unknown": ((5, 0, 0, None), None),
+}
+
+
+@pytest.mark.parametrize(("tokens", "cost"), COSTS.values(), ids=COSTS.keys())
+def test_cost_of(tokens: tuple[int | None, int | None, int | None, int | None], cost: str | None) -> None:
+    (found,) = PLAIN.cost_usd(_tokens(tokens))
+
+    assert found == (None if cost is None else Decimal(cost))
+
+
+def test_cost_keeps_the_ledgers_type_also_for_no_rows() -> None:
+    costs = PLAIN.cost_usd(_tokens())
+
+    assert costs.dtype == pl.Decimal(18, 9)
+    assert costs.len() == 0
+
+
+_price = st.decimals(0, 200, places=6)
+_priced = st.builds(
+    Prices,
+    input_mtok=_price,
+    output_mtok=_price,
+    cache_read_mtok=_price,
+    cache_write_mtok=_price,
+    source=st.just("a test"),
+)
+
+
+@given(prices=_priced, data=st.data())
+def test_no_use_within_bytes_and_max_tokens_costs_more_than_the_bound(prices: Prices, data: st.DataObject) -> None:
+    n_bytes = data.draw(st.integers(0, 1_000_000))
+    most = data.draw(st.integers(0, 100_000))
+    given_tokens = data.draw(st.integers(0, n_bytes))
+    read = data.draw(st.integers(0, given_tokens))
+    written = data.draw(st.integers(0, given_tokens - read))
+    answered = data.draw(st.integers(0, most))
+
+    (cost,) = prices.cost_usd(_tokens((given_tokens, read, written, answered)))
+
+    assert cost <= prices.upper_bound(input_bytes=n_bytes, output_tokens=most)
+
+
+@settings(max_examples=50)
+@given(prices=_priced, uses=st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 500)), max_size=20))
+def test_a_shards_costs_together_stay_under_its_one_bound(prices: Prices, uses: list[tuple[int, int]]) -> None:
+    costs = prices.cost_usd(_tokens(*[(given, 0, 0, answered) for given, answered in uses]))
+    bound = prices.upper_bound(
+        input_bytes=sum(i for i, _ in uses), output_tokens=sum(o for _, o in uses), requests=len(uses) or 1
+    )
+
+    assert sum(costs, Decimal(0)) <= bound
+
+
+def test_bound_takes_input_for_written_to_the_cache_where_that_is_dearest() -> None:
+    assert PLAIN.upper_bound(input_bytes=1_000_000, output_tokens=0) == Decimal("1.5625")
+
+
+def test_given_prices_are_halved_for_a_batch_and_cache_prices_default_to_input() -> None:
+    prices = Prices.given({"input_mtok": "2", "output_mtok": 8}, "batch")
+
+    assert (prices.input_mtok, prices.output_mtok) == (Decimal(1), Decimal(4))
+    assert prices.cache_read_mtok == prices.cache_write_mtok == Decimal(1)
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "unknown name": {"input_mtok": 1, "output_mtok": 1, "outptu_mtok": 1},
+    "output missing": {"input_mtok": 1},
+    "no number": {"input_mtok": "cheap", "output_mtok": 1},
+    "negative": {"input_mtok": -1, "output_mtok": 1},
+    "infinite": {"input_mtok": "inf", "output_mtok": 1},
+}
+
+
+@pytest.mark.parametrize("given_prices", BAD.values(), ids=BAD.keys())
+def test_prices_are_refused_with(given_prices: dict[str, Any]) -> None:
+    with pytest.raises(BadPrices):
+        Prices.given(given_prices, "interactive")
