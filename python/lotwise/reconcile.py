@@ -479,8 +479,15 @@ def _verbatim(lines: list[bytes]) -> tuple[pl.Series, pl.Series]:
     try:
         return raw.cast(pl.String).alias("raw"), pl.Series("raw_blob", [None] * len(lines), dtype=pl.Binary)
     except pl.exceptions.ComputeError:
-        texts = raw.cast(pl.String, strict=False).alias("raw")
+        texts = pl.Series("raw", [_decoded(line) for line in lines], dtype=pl.String)
         return texts, pl.select(pl.when(texts.is_null()).then(raw)).to_series().alias("raw_blob")
+
+
+def _decoded(line: bytes) -> str | None:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _stored(job: Job, shard: ShardRow) -> pl.DataFrame:
