@@ -73,6 +73,24 @@ class Prices:
             source="given by the caller",
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Write the prices down for another process."""
+        amounts = {name: str(getattr(self, name)) for name in _FIELDS}
+        above = [[start, dearer.to_json()] for start, dearer in self.above]
+        return {**amounts, "source": self.source, "above": above}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Prices:
+        """Read prices that `to_json` wrote."""
+        return cls(
+            input_mtok=Decimal(stored["input_mtok"]),
+            output_mtok=Decimal(stored["output_mtok"]),
+            cache_read_mtok=Decimal(stored["cache_read_mtok"]),
+            cache_write_mtok=Decimal(stored["cache_write_mtok"]),
+            source=stored["source"],
+            above=tuple((int(start), cls.from_json(dearer)) for start, dearer in stored["above"]),
+        )
+
     @property
     def dearest_input_mtok(self) -> Decimal:
         """The most that one input token can cost."""

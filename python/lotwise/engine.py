@@ -318,8 +318,7 @@ def look_ahead(job: Job) -> Outlook:
     counts = reconcile.balance(job)
     n_open = sum(counts.get(state, (0, 0))[0] for state in ("pending", "submitted"))
     shards = job.ledger.open_shards(job.run_id, job.job_id) if n_open or job.halted else []
-    moments = [reconcile.next_look(job, shard) for shard in shards]
-    moments += [shard["lease_until"] for shard in shards if shard["lease_until"] and shard["owner"] != job.owner]
+    moments = [reconcile.next_moment(job, shard, now) for shard in shards]
     if n_open and job.halted is None:
         due = job.ledger.pending(job.run_id)["due_at"]
         if due.null_count() and not shards:

@@ -35,6 +35,9 @@ log = logging.getLogger("lotwise")
 CHUNK = 25_000
 """Result lines a transaction, which keeps it well under a second."""
 
+OTHERS = timedelta(seconds=2)
+"""How soon to see whether another process has finished with a shard that this run waits for."""
+
 GATHER = timedelta(seconds=1)
 """How long answers of a local engine may wait to be written down together; a kill loses at most so much work."""
 
@@ -84,6 +87,14 @@ def next_look(job: Job, shard: ShardRow) -> datetime:
         return last + timedelta(seconds=job.poll_s)
     age = (last - since).total_seconds()
     return last + timedelta(seconds=lifecycle.poll_pause(age, job.rng.random()))
+
+
+def next_moment(job: Job, shard: ShardRow, now: datetime) -> datetime:
+    """Return when there may be something to do with an open shard: sooner than its lease where another works on it."""
+    if not _standing(job, shard, now).leased:
+        return next_look(job, shard)
+    until = shard["lease_until"] or now
+    return min(until, now + OTHERS)
 
 
 def _take(job: Job, shard: ShardRow, now: datetime) -> bool:

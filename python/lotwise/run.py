@@ -18,6 +18,7 @@ import polars as pl
 
 from lotwise import engine, join, owner, reconcile
 from lotwise.call import Call
+from lotwise.cost import Prices
 from lotwise.clock import Clock, SystemClock
 from lotwise.errors import LotwiseError, RunStopped, SystemicError, UnknownRun, UnreachableAnswers
 from lotwise.executors import load
@@ -227,7 +228,7 @@ class Run:
                 "validator": call.validator.digest,
                 "job": job.job_id,
                 "tier": call.tier,
-                "options": json.dumps({"systemic_rate": call.options.systemic_rate}),
+                "options": json.dumps({"prices": None if call.prices is None else call.prices.to_json()}),
                 "prompt": call.prompt,
                 "n_rows": frame.height,
                 "n_skipped": enrolled.n_skipped,
@@ -293,7 +294,10 @@ class Run:
         options = options or Options()
         spec = spec_from_json(row["spec_body"])
         executor, _ = load(spec.model_name, tier=row["tier"], options=options.executor_options)
-        ledger.reopen_run(run_id)
+        canceled = row["state"] == "canceled"  # then only what was in flight is still collected
+        if not canceled:
+            ledger.reopen_run(run_id)
+        prices = json.loads(row["options"]).get("prices")
         job = Job(
             ledger=ledger,
             executor=executor,  # type: ignore[arg-type]  # `load` returns one of the two shapes
@@ -311,6 +315,8 @@ class Run:
             options=options,
             policy=Policy(max_resends=options.max_resends, systemic_rate=options.systemic_rate),
             budget_usd=row["budget_usd"],
+            prices=None if prices is None else Prices.from_json(prices),
+            halted="canceled" if canceled else None,
             poll_s=poll_s,
         )
         shown = reporter(progress)
