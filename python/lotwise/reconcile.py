@@ -11,6 +11,7 @@ import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+
 import polars as pl
 
 from lotwise import lifecycle

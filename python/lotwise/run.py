@@ -18,8 +18,8 @@ import polars as pl
 
 from lotwise import engine, join, owner, reconcile
 from lotwise.call import Call
-from lotwise.cost import Prices
 from lotwise.clock import Clock, SystemClock
+from lotwise.cost import Prices
 from lotwise.errors import LotwiseError, RunStopped, SystemicError, UnknownRun, UnreachableAnswers
 from lotwise.executors import load
 from lotwise.executors.base import BatchExecutor
