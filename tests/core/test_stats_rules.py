@@ -259,6 +259,36 @@ def test_arrows_keep_a_plan_in_every_cell_and_move_the_sample_with_it() -> None:
                 assert small.inspect_all == (SIZES[LETTERS.index(small.letter_used)] >= lot_size)
 
 
+@pytest.mark.parametrize(
+    ("severity", "percent", "letter", "ac"),
+    [
+        ("normal", "0.15", "J", 0),
+        ("normal", "0.25", "H", 0),
+        ("normal", "0.40", "K", 1),
+        ("normal", "0.65", "J", 1),
+        ("normal", "15", "J", 21),
+        ("normal", "25", "H", 21),
+        ("tightened", "0.25", "J", 0),
+        ("tightened", "0.40", "L", 1),
+        ("tightened", "0.65", "K", 1),
+        ("tightened", "1.0", "J", 1),
+        ("tightened", "15", "J", 18),
+    ],
+)
+def test_row_j_of_the_published_tables_with_its_arrows(severity: str, percent: str, letter: str, ac: int) -> None:
+    plan = stats.attribute_plan(1_000, aql_percent=percent, severity=severity)
+    assert (plan.letter_used, plan.ac, plan.re) == (letter, ac, ac + 1)
+
+
+def test_letter_s_is_reached_by_an_arrow_of_the_tightened_table_alone() -> None:
+    def find(severity: str, percent: str) -> stats.AttributePlan:
+        return stats.attribute_plan(10**9, level="III", aql_percent=percent, severity=severity)
+
+    assert (find("tightened", "0.025").letter_used, find("tightened", "0.025").n) == ("S", 3_150)
+    assert (find("tightened", "0.015").letter_used, find("tightened", "0.010").letter_used) == ("Q", "R")
+    assert (find("normal", "0.025").letter_used, find("normal", "0.010").letter_used) == ("R", "Q")
+
+
 def test_unlisted_percent_names_its_neighbours() -> None:
     with pytest.raises(StatisticsRefused, match=r"0\.65 and 1\.0 percent"):
         stats.attribute_plan(1_000, aql_percent=0.9)

@@ -173,8 +173,9 @@ def decide_many(
     p_release, likely_at_limit = lower_test(x + open_, n, total, at_limit, alpha)
     p_re_review, likely_at_acceptable = upper_test(x, n, total, at_acceptable, alpha)
     release: Bools = ~likely_at_limit & (n > 0)
-    re_review: Bools = ~likely_at_acceptable & (n > 0) & ~release
-    # Places in REASONS; the first three are also the places of their words in DECISIONS.
+    re_review: Bools = ~likely_at_acceptable & (n > 0)
+    # Release is looked at first: a lot can meet both tests. Numbers are places in REASONS, and the first three are also
+    # the places of their words in DECISIONS.
     nothing = np.where(total == 0, 5, np.where(seen > 0, 4, 3))
     code = np.where(release, 0, np.where(re_review, 1, np.where(n > 0, 2, nothing)))
     bound = most_bad(x + open_, n, total, alpha)

@@ -132,10 +132,11 @@ def _accept(severity: str, letter: int, column: int) -> int | None:
 def _arrow(severity: str, letter: int, column: int) -> int:
     """+1 to the first plan below, -1 to the first plan above.
 
-    Just past a zero the arrow points back up to it, if there is a letter; past the last number it always does.
+    Just past a zero Table II-A points back up to it, if there is a letter, where Table II-B points down with one long
+    arrow; past the last number both point up.
     """
-    place, zero = letter + column, min(_ACCEPT[severity])
-    if place == zero + 1 and letter > 0:
+    place = letter + column
+    if severity == "normal" and place == min(_ACCEPT[severity]) + 1 and letter > 0:
         return -1
     if place > max(_ACCEPT[severity]):
         return -1
