@@ -158,22 +158,16 @@ def test_every_outcome_ends_as_itself_or_as_the_providers_nearest(dialect: Diale
         pytest.param("chat", {"model": "m", "messages": []}, "messages", id="no messages"),
         pytest.param("chat", {"messages": [{"role": "user", "content": "x"}]}, "model", id="no model"),
         pytest.param("chat", chat_body("x", stream=True), "stream", id="stream"),
-        pytest.param(
-            "chat", chat_body("x", {"type": "array", "items": {}}), "schema", id="root not an object"
-        ),
+        pytest.param("chat", chat_body("x", {"type": "array", "items": {}}), "schema", id="root not an object"),
         pytest.param("chat", chat_body("x", {**SCHEMA, "required": []}), "schema", id="optional property"),
-        pytest.param(
-            "chat", chat_body("x", {**SCHEMA, "additionalProperties": True}), "schema", id="open object"
-        ),
+        pytest.param("chat", chat_body("x", {**SCHEMA, "additionalProperties": True}), "schema", id="open object"),
         pytest.param(
             "messages",
             message_body("x", {"type": "integer", "minimum": 1}),
             "schema",
             id="minimum at Anthropic",
         ),
-        pytest.param(
-            "messages", message_body("x", {"type": "object"}), "schema", id="open object at Anthropic"
-        ),
+        pytest.param("messages", message_body("x", {"type": "object"}), "schema", id="open object at Anthropic"),
     ],
 )
 def test_request_outside_the_contract_is_a_bad_request(dialect: Dialect, body: Any, parameter: str) -> None:
@@ -192,10 +186,7 @@ def test_refused_parameter_and_unknown_model_are_named() -> None:
 
 def fates(*faults: RowFault, seed: int = 0, keys: int = 20_000) -> list[RowFate]:
     decide = RowFates(Faults(seed=seed, rows=faults))
-    return [
-        decide.fate(custom_id=f"c-{n}", key=f"k-{n}", text="", tier="batch", occurrence=0)
-        for n in range(keys)
-    ]
+    return [decide.fate(custom_id=f"c-{n}", key=f"k-{n}", text="", tier="batch", occurrence=0) for n in range(keys)]
 
 
 def test_fractions_hit_their_share_of_keys_and_never_overlap() -> None:
@@ -232,9 +223,7 @@ def test_seed_decides_which_keys_a_fraction_hits() -> None:
     ],
 )
 def test_selector_decides_whether_a_row_is_hit(fault: RowFault, hit: bool) -> None:
-    fate = RowFates(Faults(rows=(fault,))).fate(
-        custom_id="c-k", key="k", text="a BAD row", tier="batch", occurrence=0
-    )
+    fate = RowFates(Faults(rows=(fault,))).fate(custom_id="c-k", key="k", text="a BAD row", tier="batch", occurrence=0)
     assert (fate.outcome == "refused") == hit
 
 
@@ -263,9 +252,7 @@ def test_key_part_is_what_follows_a_shard_prefix(custom_id: str, key: str) -> No
     assert key_part(custom_id) == key
 
 
-PLAN = Plan(
-    created_at=1000, rows=10, fails=False, validate_s=10, batch_s=100, finalize_s=10, cancel_s=5, window_s=500
-)
+PLAN = Plan(created_at=1000, rows=10, fails=False, validate_s=10, batch_s=100, finalize_s=10, cancel_s=5, window_s=500)
 
 
 @pytest.mark.parametrize(
@@ -289,9 +276,7 @@ PLAN = Plan(
         pytest.param(replace(PLAN, batch_s=0), 10, "finalizing", 10, id="rows in no time"),
     ],
 )
-def test_stage_and_rows_due_follow_from_plan_and_time(
-    plan: Plan, elapsed: float, stage: Stage, due: int
-) -> None:
+def test_stage_and_rows_due_follow_from_plan_and_time(plan: Plan, elapsed: float, stage: Stage, due: int) -> None:
     seen = standing(plan, plan.created_at + elapsed)
     assert (seen.stage, seen.due) == (stage, due)
 

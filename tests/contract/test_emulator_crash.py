@@ -57,9 +57,7 @@ def test_state_port_clock_and_faults_survive_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
-def test_kill_in_the_middle_of_a_download_loses_and_charges_nothing_twice(
-    tmp_path: Path, provider: str
-) -> None:
+def test_kill_in_the_middle_of_a_download_loses_and_charges_nothing_twice(tmp_path: Path, provider: str) -> None:
     fault = HttpFault(endpoint="*", action="kill", after_bytes=50_000, times=None)
     with (
         Emulator(tmp_path, speed=0) as emulator,
@@ -83,9 +81,7 @@ def test_kill_in_the_middle_of_a_download_loses_and_charges_nothing_twice(
 
 
 @pytest.mark.parametrize(("action", "accepted"), [("kill_before", 0), ("kill", 1)])
-def test_kill_around_a_create_leaves_it_unsent_or_accepted(
-    tmp_path: Path, action: str, accepted: int
-) -> None:
+def test_kill_around_a_create_leaves_it_unsent_or_accepted(tmp_path: Path, action: str, accepted: int) -> None:
     fault = HttpFault(endpoint="batches.create", action=action, times=1)
     with Emulator(tmp_path, speed=0, http=(fault,)) as emulator, openai_client(emulator) as client:
         with pytest.raises(openai.APIConnectionError):
@@ -116,9 +112,7 @@ def test_kills_at_many_moments_of_processing_keep_lines_and_bill_whole(tmp_path:
         output, errors = openai_lines(client, batch.id)
         truth = emulator.batches()[0]["rows"]
         expected = sorted(
-            custom_id
-            for custom_id, fate in truth.items()
-            for _ in range(1 + (fate["delivery"] == "duplicate"))
+            custom_id for custom_id, fate in truth.items() for _ in range(1 + (fate["delivery"] == "duplicate"))
         )
         assert sorted(line["custom_id"] for line in [*output, *errors]) == expected
         assert_charged_once_each(emulator, sum(fate["billed"] for fate in truth.values()))
@@ -151,9 +145,7 @@ def test_second_emulator_on_the_same_seed_gives_the_same_results(tmp_path: Path)
     seen = []
     for name in ("first", "second"):
         with (
-            Emulator(
-                tmp_path / name, speed=0, seed=3, rows=(RowFault(kind="refused", fraction=0.3),)
-            ) as emulator,
+            Emulator(tmp_path / name, speed=0, seed=3, rows=(RowFault(kind="refused", fraction=0.3),)) as emulator,
             openai_client(emulator) as client,
         ):
             batch = create_openai(client, bodies())
@@ -170,14 +162,10 @@ def test_emulator_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         "print(e.pid, flush=True); os.kill(os.getpid(), 9)"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    done = subprocess.run(
-        command, capture_output=True, env=os.environ | {"PYTHONPATH": str(tests)}, check=False
-    )
+    done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONPATH": str(tests)}, check=False)
     # The run ends only when nobody holds its output any more, and the emulator's log is its own.
     assert done.returncode == -9
-    lock = subprocess.run(
-        [sys.executable, "-c", WAIT_FOR_END, done.stdout.decode().strip()], check=False, timeout=30
-    )
+    lock = subprocess.run([sys.executable, "-c", WAIT_FOR_END, done.stdout.decode().strip()], check=False, timeout=30)
     assert lock.returncode == 0
 
 

@@ -266,9 +266,7 @@ def test_separators_stand_raw_inside_json_strings(
     with claude.messages.batches.with_streaming_response.results(second.id) as response:
         results = b"".join(response.iter_bytes())
     for content in (output, results):
-        assert {mark for mark in "\u2028\u2029\u0085" if mark in content.decode()} == set(
-            "\u2028\u2029\u0085"
-        )
+        assert {mark for mark in "\u2028\u2029\u0085" if mark in content.decode()} == set("\u2028\u2029\u0085")
         assert len(content.decode().splitlines()) > 1
         assert len(parsed(content)) == 1
     assert parsed(output)[0]["response"]["body"]["choices"][0]["message"]["content"] == "a\u2028b"
@@ -312,9 +310,7 @@ def test_files_of_a_completed_batch(
 
 
 @pytest.mark.parametrize("code", ["token_limit_exceeded", "model_not_found"])
-def test_batch_fails_with_the_code_it_was_told(
-    emulator: Emulator, gpt: openai.OpenAI, key: str, code: str
-) -> None:
+def test_batch_fails_with_the_code_it_was_told(emulator: Emulator, gpt: openai.OpenAI, key: str, code: str) -> None:
     emulator.set_faults(batches=(BatchFault(kind="fail", value=code),))
     batch = create_openai(gpt, {"r": chat_body("x")})
     emulator.advance(1)
@@ -416,9 +412,7 @@ def test_skewed_clock_shows_in_every_timestamp(
     emulator.set_faults(clock_skew_s=600)
     now = emulator.now()
     assert create_openai(gpt, {"r": chat_body("x")}).created_at == pytest.approx(now + 600, abs=2)
-    assert create_anthropic(claude, {"r": message_body("x")}).created_at.timestamp() == pytest.approx(
-        now + 600, abs=2
-    )
+    assert create_anthropic(claude, {"r": message_body("x")}).created_at.timestamp() == pytest.approx(now + 600, abs=2)
 
 
 def test_model_and_parameter_that_a_provider_lacks(
@@ -461,9 +455,7 @@ def test_queue_of_two_batches_refuses_a_third_until_one_ends(
 
 
 @pytest.mark.parametrize("over_queue", ["fail", "reject"])
-def test_token_quota_of_openai_fails_or_rejects(
-    emulator: Emulator, gpt: openai.OpenAI, over_queue: str
-) -> None:
+def test_token_quota_of_openai_fails_or_rejects(emulator: Emulator, gpt: openai.OpenAI, over_queue: str) -> None:
     body = chat_body("x" * 400, None)  # 100 tokens
     emulator.set_faults(max_enqueued_tokens=250, over_queue=over_queue)
     create_openai(gpt, {"a": body, "b": body})
@@ -529,9 +521,7 @@ def test_credit_ends_at_a_time(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("answer", ["drop", "reset", "reply"])
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
-def test_create_is_accepted_though_its_answer_is_lost(
-    emulator: Emulator, key: str, provider: str, answer: str
-) -> None:
+def test_create_is_accepted_though_its_answer_is_lost(emulator: Emulator, key: str, provider: str, answer: str) -> None:
     emulator.set_faults(http=(HttpFault(endpoint="batches.create", action=answer, status=504, times=1),))
     with (
         openai_client(emulator, key, timeout_s=0.5) as gpt,
@@ -570,9 +560,7 @@ def test_sdk_retry_of_a_lost_create_makes_a_second_batch(emulator: Emulator, gpt
 def test_any_endpoint_can_say_429_with_retry_after(
     emulator: Emulator, gpt: openai.OpenAI, key: str, endpoint: str, call: Any
 ) -> None:
-    fault = HttpFault(
-        endpoint=endpoint, action="reject", status=429, retry_after_s=7, code="rate_limit_exceeded"
-    )
+    fault = HttpFault(endpoint=endpoint, action="reject", status=429, retry_after_s=7, code="rate_limit_exceeded")
     emulator.set_faults(http=(fault,))
     with pytest.raises(openai.RateLimitError) as refused:
         call(gpt)
@@ -583,9 +571,7 @@ def test_any_endpoint_can_say_429_with_retry_after(
 
 def test_retrieve_flaps_between_404_and_found(emulator: Emulator, gpt: openai.OpenAI) -> None:
     batch = create_openai(gpt, {"r": chat_body("x")})
-    emulator.set_faults(
-        http=(HttpFault(endpoint="batches.retrieve", action="reject", status=404, fraction=0.5),)
-    )
+    emulator.set_faults(http=(HttpFault(endpoint="batches.retrieve", action="reject", status=404, fraction=0.5),))
     seen: list[str] = []
     for _ in range(40):
         try:
@@ -653,9 +639,7 @@ def test_calls_are_counted_by_endpoint(emulator: Emulator, gpt: openai.OpenAI) -
     assert Counter(emulator.calls()) - before == {"openai.models.list": 1, "openai.batches.list": 1}
 
 
-def test_mixed_faults_leave_counts_that_the_truth_tells(
-    emulator: Emulator, gpt: openai.OpenAI, key: str
-) -> None:
+def test_mixed_faults_leave_counts_that_the_truth_tells(emulator: Emulator, gpt: openai.OpenAI, key: str) -> None:
     emulator.set_faults(
         rows=(
             RowFault(kind="bad_request", fraction=0.1),

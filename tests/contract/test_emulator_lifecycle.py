@@ -94,9 +94,7 @@ def test_openai_batch_moves_through_its_states_as_time_passes(emulator: Emulator
     assert batch.usage.input_tokens == sum(c.input_tokens for c in emulator.bill() if c.batch == batch.id)
 
 
-def test_anthropic_batch_shows_no_counts_before_its_end(
-    emulator: Emulator, claude: anthropic.Anthropic
-) -> None:
+def test_anthropic_batch_shows_no_counts_before_its_end(emulator: Emulator, claude: anthropic.Anthropic) -> None:
     emulator.set_faults(batch_s=100, finalize_s=10)
     batch = create_anthropic(claude, {name: message_body(name) for name in ids(10)})
     emulator.advance(50)
@@ -134,9 +132,7 @@ def test_openai_answers_are_those_of_the_bodies(
     for custom_id, line in by_id(output).items():
         body = line["response"]["body"]
         got = body["choices"][0]["message"] if dialect == "chat" else body["output"][0]["content"][0]
-        assert (got["content"] if dialect == "chat" else got["text"]) == answer_text(
-            bodies[custom_id], dialect
-        )
+        assert (got["content"] if dialect == "chat" else got["text"]) == answer_text(bodies[custom_id], dialect)
     assert by_id(output).keys() == bodies.keys()
 
 
@@ -164,9 +160,7 @@ def test_output_is_shuffled_by_seed_and_can_be_in_order(emulator: Emulator, gpt:
     assert order(shuffle=False) == ids(30)
 
 
-def test_canceled_openai_batch_keeps_and_charges_what_was_done(
-    emulator: Emulator, gpt: openai.OpenAI
-) -> None:
+def test_canceled_openai_batch_keeps_and_charges_what_was_done(emulator: Emulator, gpt: openai.OpenAI) -> None:
     emulator.set_faults(validate_s=0, batch_s=100, cancel_s=600)
     batch = create_openai(gpt, {name: chat_body(name) for name in ids(10)})
     emulator.advance(40)
@@ -254,14 +248,10 @@ def test_keys_see_their_own_project_only(emulator: Emulator, gpt: openai.OpenAI,
         assert brother.batches.retrieve(shared.id).id == shared.id
 
 
-def test_account_is_told_in_the_headers(
-    emulator: Emulator, gpt: openai.OpenAI, claude: anthropic.Anthropic
-) -> None:
+def test_account_is_told_in_the_headers(emulator: Emulator, gpt: openai.OpenAI, claude: anthropic.Anthropic) -> None:
     told = gpt.models.with_raw_response.list().headers
     assert told["openai-project"].startswith("proj_")
-    assert (
-        claude.models.with_raw_response.list().headers["anthropic-organization-id"] == told["openai-project"]
-    )
+    assert claude.models.with_raw_response.list().headers["anthropic-organization-id"] == told["openai-project"]
 
 
 def test_account_can_stay_untold(emulator: Emulator, gpt: openai.OpenAI, claude: anthropic.Anthropic) -> None:
@@ -289,9 +279,7 @@ def test_many_threads_get_their_own_answers_and_one_charge_each(emulator: Emulat
     assert (len(charges), set(charges.values())) == (8 * 30, {1})
 
 
-def test_unknown_keys_are_refused_by_both(
-    emulator: Emulator, gpt: openai.OpenAI, claude: anthropic.Anthropic
-) -> None:
+def test_unknown_keys_are_refused_by_both(emulator: Emulator, gpt: openai.OpenAI, claude: anthropic.Anthropic) -> None:
     emulator.set_faults(keys=("known",))
     with pytest.raises(openai.AuthenticationError, match="API key"):
         gpt.batches.list()
@@ -341,9 +329,7 @@ def test_same_body_has_one_digest_in_batch_and_call(emulator: Emulator, gpt: ope
 
 def test_bill_counts_repeats_by_key_across_shards(emulator: Emulator, gpt: openai.OpenAI) -> None:
     for shard in (1, 2):
-        create_openai(
-            gpt, {f"{shard:016x}-repeated": chat_body("x"), f"{shard:016x}-once-{shard}": chat_body("x")}
-        )
+        create_openai(gpt, {f"{shard:016x}-repeated": chat_body("x"), f"{shard:016x}-once-{shard}": chat_body("x")})
     emulator.advance(1)
     charges = emulator.charges_by_key()
     assert (charges["repeated"], charges["once-1"], charges["once-2"]) == (2, 1, 1)
@@ -355,10 +341,7 @@ def test_bill_in_dollars_halves_batches_and_discounts_cached_tokens(tmp_path: An
         openai_client(emulator) as client,
     ):
         client.chat.completions.create(**chat_body("x" * 100, None, max_completion_tokens=10))
-        assert (
-            emulator.bill_usd(input_mtok="2", output_mtok="4", cached_mtok="1") * 1_000_000
-            == 50 * 2 + 50 + 40
-        )
+        assert emulator.bill_usd(input_mtok="2", output_mtok="4", cached_mtok="1") * 1_000_000 == 50 * 2 + 50 + 40
         create_openai(client, {"r": chat_body("x" * 100, None, max_completion_tokens=10)})
         emulator.advance(1)
         assert emulator.bill_usd(input_mtok="2", output_mtok="4", cached_mtok="1") * 1_000_000 == 190 * 1.5
@@ -388,21 +371,15 @@ def test_cached_tokens_are_shown_as_each_provider_does(
         pytest.param(b"", "empty_file", id="empty file"),
         pytest.param(b"{not json}\n", "invalid_json_line", id="a line that is not JSON"),
         pytest.param(input_file({"r": chat_body("x")}) * 2, "duplicate_custom_id", id="duplicate id"),
-        pytest.param(
-            input_file({"r": responses_body("x")}, "/v1/responses"), "url_mismatch", id="another url"
-        ),
+        pytest.param(input_file({"r": responses_body("x")}, "/v1/responses"), "url_mismatch", id="another url"),
         pytest.param(
             input_file({"a": chat_body("x"), "b": {**chat_body("x"), "model": "n"}}),
             "model_mismatch",
             id="two models",
         ),
         pytest.param(input_file({"r": chat_body("x", stream=True)}), "invalid_request", id="stream"),
-        pytest.param(
-            input_file({"r": {**chat_body("x"), "model": "gone"}}), "model_not_found", id="unknown model"
-        ),
-        pytest.param(
-            input_file({f"r{n}": chat_body("x") for n in range(4)}), "too_many_tasks", id="a row too many"
-        ),
+        pytest.param(input_file({"r": {**chat_body("x"), "model": "gone"}}), "model_not_found", id="unknown model"),
+        pytest.param(input_file({f"r{n}": chat_body("x") for n in range(4)}), "too_many_tasks", id="a row too many"),
         pytest.param(input_file({"r": chat_body("é" * 5_000)}), "invalid_request", id="too many bytes"),
     ],
 )
@@ -411,9 +388,7 @@ def test_openai_input_outside_the_limits_fails_the_batch(
 ) -> None:
     emulator.set_faults(models=("m", "n"), max_requests=3, max_bytes=5_000)
     file = gpt.files.create(file=("in.jsonl", content), purpose="batch")
-    batch = gpt.batches.create(
-        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
-    )
+    batch = gpt.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
     assert batch.status == "validating"
     emulator.advance(1)
     batch = gpt.batches.retrieve(batch.id)
@@ -436,9 +411,7 @@ def test_openai_input_at_the_limits_is_accepted(emulator: Emulator, gpt: openai.
     [
         pytest.param({"a" * 65: message_body("x")}, r"requests\.0\.custom_id", id="65 characters"),
         pytest.param({"": message_body("x")}, r"requests\.0\.custom_id", id="empty id"),
-        pytest.param(
-            {"ok": message_body("x"), "a b": message_body("x")}, r"requests\.1\.custom_id", id="a space"
-        ),
+        pytest.param({"ok": message_body("x"), "a b": message_body("x")}, r"requests\.1\.custom_id", id="a space"),
         pytest.param({f"r{n}": message_body("x") for n in range(4)}, "at most 3", id="a row too many"),
         pytest.param({}, "requests", id="no rows"),
     ],
@@ -452,9 +425,7 @@ def test_anthropic_envelope_outside_the_limits_is_refused_whole(
     assert list(claude.messages.batches.list()) == []
 
 
-def test_anthropic_refuses_duplicate_ids_and_too_many_bytes(
-    emulator: Emulator, claude: anthropic.Anthropic
-) -> None:
+def test_anthropic_refuses_duplicate_ids_and_too_many_bytes(emulator: Emulator, claude: anthropic.Anthropic) -> None:
     twice: Any = [{"custom_id": "r", "params": message_body("x")}] * 2
     with pytest.raises(anthropic.BadRequestError, match="unique"):
         claude.messages.batches.create(requests=twice)
@@ -475,12 +446,8 @@ def test_bad_row_at_anthropic_errs_alone(emulator: Emulator, claude: anthropic.A
     assert charged(emulator, batch.id) == ["good"]
 
 
-def test_files_end_with_their_retention(
-    emulator: Emulator, gpt: openai.OpenAI, claude: anthropic.Anthropic
-) -> None:
-    first = create_openai(
-        gpt, {"r": chat_body("x")}, output_expires_after={"anchor": "created_at", "seconds": 3600}
-    )
+def test_files_end_with_their_retention(emulator: Emulator, gpt: openai.OpenAI, claude: anthropic.Anthropic) -> None:
+    first = create_openai(gpt, {"r": chat_body("x")}, output_expires_after={"anchor": "created_at", "seconds": 3600})
     second = create_anthropic(claude, {"r": message_body("x")})
     emulator.advance(60)
     batch = gpt.batches.retrieve(first.id)
@@ -500,9 +467,7 @@ def test_files_end_with_their_retention(
         claude.messages.batches.results(second.id)
 
 
-def test_upload_of_a_large_file_is_kept_byte_for_byte(
-    emulator: Emulator, gpt: openai.OpenAI, tmp_path: Any
-) -> None:
+def test_upload_of_a_large_file_is_kept_byte_for_byte(emulator: Emulator, gpt: openai.OpenAI, tmp_path: Any) -> None:
     content = bytes(range(256)) * 40_000 + b"\r\n--not-the-boundary\r\n"
     path = tmp_path / "größe.jsonl"
     path.write_bytes(content)

@@ -44,9 +44,7 @@ def page_blocks() -> list[Any]:
         return [SAMPLES[name] for name in SAMPLES if ".row_" in name or ".batch_" in name]
     sections = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
     wanted = [text for text in sections if text.startswith(("1. OpenAI", "3. Anthropic"))]
-    return [
-        json.loads(block) for text in wanted for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL)
-    ]
+    return [json.loads(block) for text in wanted for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL)]
 
 
 def differences(sample: Any, actual: Any, path: str = "$", extras: frozenset[str] = frozenset()) -> list[str]:
@@ -88,9 +86,7 @@ def emulator(served: Emulator) -> Iterator[Emulator]:
 
 
 def get(url: str, key: str, *, method: str = "GET", **headers: str) -> Any:
-    request = urllib.request.Request(
-        url, method=method, headers={"authorization": f"Bearer {key}", **headers}
-    )
+    request = urllib.request.Request(url, method=method, headers={"authorization": f"Bearer {key}", **headers})
     with urllib.request.urlopen(request, timeout=30) as response:
         return json.loads(response.read())
 
@@ -135,9 +131,7 @@ def test_openai_file_objects_have_the_shape_of_the_samples(emulator: Emulator) -
     page = get(f"{emulator.openai_url}/files?purpose=batch", "files")
     assert_like("openai.empty_list", page)
     assert [found["id"] for found in page["data"]] == [file.id]
-    assert_like(
-        "openai.file_deleted", get(f"{emulator.openai_url}/files/{file.id}", "files", method="DELETE")
-    )
+    assert_like("openai.file_deleted", get(f"{emulator.openai_url}/files/{file.id}", "files", method="DELETE"))
     assert_like("openai.empty_list", get(f"{emulator.openai_url}/files", "files"))
 
 
@@ -183,9 +177,7 @@ def test_openai_failed_batch_has_the_shape_of_the_sample(emulator: Emulator) -> 
     content = input_file({f"r-{n}": chat_body("x") for n in range(3)}) + b"{not json}\n"
     with openai_client(emulator, "failed") as client:
         file = client.files.create(file=("in.jsonl", content), purpose="batch")
-        batch = client.batches.create(
-            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
-        )
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
     emulator.advance(1)
     raw = get(f"{emulator.openai_url}/batches/{batch.id}", "failed")
     assert_like("openai.batch_failed", raw, frozenset(Batch.model_fields))

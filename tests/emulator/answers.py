@@ -65,9 +65,7 @@ def user_text(body: Json, dialect: Dialect) -> str:
 def _texts(content: Any) -> list[str]:
     if isinstance(content, str):
         return [content]
-    return [
-        part["text"] for part in content or () if isinstance(part, dict) and isinstance(part.get("text"), str)
-    ]
+    return [part["text"] for part in content or () if isinstance(part, dict) and isinstance(part.get("text"), str)]
 
 
 def wire_schema(body: Json, dialect: Dialect) -> Json | None:

@@ -44,9 +44,7 @@ def create_batch(call: Call) -> Reply:
         raise HttpError(413, f"Request exceeds the maximum size of {most} bytes", code="request_too_large")
     requests = call.json().get("requests")
     _check(requests, faults.max_requests or MAX_REQUESTS)
-    if faults.credit_blocks_create and provider.conditions.out_of_credit(
-        caller.project, provider.conditions.now()
-    ):
+    if faults.credit_blocks_create and provider.conditions.out_of_credit(caller.project, provider.conditions.now()):
         raise HttpError(402, "Your credit balance is too low to access the API.", code="billing_error")
     path = provider.state.folder / "uploads" / f"{provider.state.next('upload')}.jsonl"
     rows: list[tuple[str, int, int]] = []
@@ -84,9 +82,7 @@ def _check(requests: Any, most: int) -> None:
     for n, request in enumerate(requests):
         custom_id = request.get("custom_id") if isinstance(request, dict) else None
         if not isinstance(custom_id, str) or not CUSTOM_ID.fullmatch(custom_id):
-            raise HttpError(
-                400, f"requests.{n}.custom_id: String should match pattern '^{CUSTOM_ID.pattern}$'"
-            )
+            raise HttpError(400, f"requests.{n}.custom_id: String should match pattern '^{CUSTOM_ID.pattern}$'")
         if custom_id in seen:
             raise HttpError(400, f"requests.{n}.custom_id: must be unique within the batch")
         seen.add(custom_id)
@@ -179,9 +175,7 @@ def delete_batch(call: Call) -> Reply:
 def results(call: Call) -> Reply:
     """GET /v1/messages/batches/{id}/results"""
     batch = _found_batch(call)
-    file = call.provider.files.find(
-        call.caller, batch["output_file_id"] or "", call.provider.conditions.now()
-    )
+    file = call.provider.files.find(call.caller, batch["output_file_id"] or "", call.provider.conditions.now())
     if file is None:
         raise HttpError(404, f"No results available for message batch {batch['id']}")
     return Reply(
@@ -260,7 +254,5 @@ ROUTES = (
     ),
     Route(method="POST", pattern="/v1/messages", endpoint="anthropic.messages.create", answer=create_message),
     Route(method="GET", pattern="/v1/models", endpoint="anthropic.models.list", answer=list_models),
-    Route(
-        method="GET", pattern="/v1/models/(.+)", endpoint="anthropic.models.retrieve", answer=retrieve_model
-    ),
+    Route(method="GET", pattern="/v1/models/(.+)", endpoint="anthropic.models.retrieve", answer=retrieve_model),
 )

@@ -103,8 +103,7 @@ class Batches:
                 Random(f"{faults.seed}/{ordinal}").shuffle(order)
             if not errors:
                 self._state.execute_many(
-                    "INSERT INTO row (batch, rank, custom_id, key, position, length)"
-                    " VALUES (?, ?, ?, ?, ?, ?)",
+                    "INSERT INTO row (batch, rank, custom_id, key, position, length) VALUES (?, ?, ?, ?, ?, ?)",
                     (
                         (
                             ordinal,
@@ -222,11 +221,7 @@ class Batches:
             " WHERE batch = ? AND rank >= ? ORDER BY rank LIMIT ?",
             (record["ordinal"], record["done"], count),
         )
-        charges = (
-            self._conditions.charges(record["project"])
-            if self._conditions.faults.credit_rows is not None
-            else 0
-        )
+        charges = self._conditions.charges(record["project"]) if self._conditions.faults.credit_rows is not None else 0
         lines = Lines(record)
         decided: list[tuple[Any, ...]] = []
         charged: list[tuple[Any, ...]] = []
@@ -240,12 +235,8 @@ class Batches:
                     result = Result(outcome="insufficient_quota", message="You exceeded your current quota.")
                 else:
                     result = model.run(body, dialect, fate, self._conditions.faults)
-                stream = lines.add(
-                    custom_id, body, dialect, result, fate, created=int(self._conditions.shown(moment))
-                )
-                decided.append(
-                    (result.outcome, fate.delivery, result.billed, stream, record["ordinal"], rank)
-                )
+                stream = lines.add(custom_id, body, dialect, result, fate, created=int(self._conditions.shown(moment)))
+                decided.append((result.outcome, fate.delivery, result.billed, stream, record["ordinal"], rank))
                 if result.billed:
                     charges += 1
                     tokens = result.tokens
@@ -335,9 +326,7 @@ class Batches:
         )
 
 
-def _charge(
-    record: Row, custom_id: str, key: str, body: Json, tokens: Tokens, moment: float
-) -> tuple[Any, ...]:
+def _charge(record: Row, custom_id: str, key: str, body: Json, tokens: Tokens, moment: float) -> tuple[Any, ...]:
     who = (record["provider"], record["account"], record["project"], "batch", record["id"], custom_id, key)
     return (*who, body_digest(body), body["model"], tokens.input, tokens.cached, tokens.output, moment)
 

@@ -71,9 +71,7 @@ class Conditions:
         """Return the number of charges of a project."""
         return self._state.number("SELECT count(*) FROM charge WHERE project = ?", (project,))
 
-    def fate(
-        self, custom_id: str, key: str, body: Json, dialect: Dialect, project: str, tier: str
-    ) -> RowFate:
+    def fate(self, custom_id: str, key: str, body: Json, dialect: Dialect, project: str, tier: str) -> RowFate:
         """Return the fate of one row or synchronous call under the faults of now."""
         fates = self._fates
         occurrence = 0

@@ -34,9 +34,7 @@ BATCH_KINDS = frozenset({
     "hidden", "no_output_file", "error_file_null", "error_file_empty_id", "error_file_zero_bytes",
     "retention", "torn_downloads",
 })  # fmt: skip
-HTTP_ACTIONS = frozenset(
-    {"reject", "reply", "drop", "reset", "delay", "delay_reply", "cut", "kill", "kill_before"}
-)
+HTTP_ACTIONS = frozenset({"reject", "reply", "drop", "reset", "delay", "delay_reply", "cut", "kill", "kill_before"})
 
 
 def unit(*parts: object) -> float:
@@ -203,14 +201,10 @@ class Faults:
         names = {field.name for field in dataclasses.fields(cls)}
         for name in value:
             _known(name, names, "fault setting")
-        made: dict[str, Any] = {
-            name: tuple(part) if isinstance(part, list) else part for name, part in value.items()
-        }
+        made: dict[str, Any] = {name: tuple(part) if isinstance(part, list) else part for name, part in value.items()}
         for name, kind in (("rows", RowFault), ("batches", BatchFault), ("http", HttpFault)):
             if name in made:
-                made[name] = tuple(
-                    part if isinstance(part, kind) else kind(**_tuples(part)) for part in made[name]
-                )
+                made[name] = tuple(part if isinstance(part, kind) else kind(**_tuples(part)) for part in made[name])
         return cls(**made)
 
     def changed(self, value: dict[str, Any]) -> Faults:

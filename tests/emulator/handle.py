@@ -207,9 +207,7 @@ class Emulator:
 
     def outcomes(self) -> Counter[tuple[str, str]]:
         """Return the number of batch rows by (outcome, delivery)."""
-        return Counter(
-            (row["outcome"], row["delivery"]) for batch in self.batches() for row in batch["rows"].values()
-        )
+        return Counter((row["outcome"], row["delivery"]) for batch in self.batches() for row in batch["rows"].values())
 
     def calls(self) -> dict[str, int]:
         """Return the number of HTTP calls so far by endpoint, refused ones included."""

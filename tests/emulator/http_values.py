@@ -93,9 +93,7 @@ class Route:
 class HttpError(Exception):
     """A call that the API refuses; the API's own table turns it into its envelope."""
 
-    def __init__(
-        self, status: int, message: str, *, code: str | None = None, parameter: str | None = None
-    ) -> None:
+    def __init__(self, status: int, message: str, *, code: str | None = None, parameter: str | None = None) -> None:
         super().__init__(message)
         self.status, self.message, self.code, self.parameter = status, message, code, parameter
 
@@ -131,9 +129,7 @@ def multipart(file: tempfile.SpooledTemporaryFile[bytes], content_type: str) -> 
                 name, _, value = line.partition(":")
                 head[name.strip()] = value.strip()
             named = head.get_param("name", "", "content-disposition")
-            parts.append(
-                Part(name=str(named), filename=head.get_filename(), start=head_end + 4, end=following)
-            )
+            parts.append(Part(name=str(named), filename=head.get_filename(), start=head_end + 4, end=following))
             at = following + 2
     return parts
 

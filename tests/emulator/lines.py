@@ -23,16 +23,12 @@ class Lines:
         self.err_bytes: int = record["err_bytes"]
         self.failed = 0
 
-    def add(
-        self, custom_id: str, body: Json, dialect: Dialect, result: Result, fate: RowFate, *, created: int
-    ) -> str:
+    def add(self, custom_id: str, body: Json, dialect: Dialect, result: Result, fate: RowFate, *, created: int) -> str:
         """Add a row's line as often and as whole as its delivery says; return the stream it went to."""
         line, failed = self._line(custom_id, body, dialect, result, fate, created)
         self.failed += failed
         name = "err" if failed and dialect != "messages" else "out"
-        sent = {"missing": [], "duplicate": [line, line], "torn": [line[: len(line) // 2]]}.get(
-            fate.delivery, [line]
-        )
+        sent = {"missing": [], "duplicate": [line, line], "torn": [line[: len(line) // 2]]}.get(fate.delivery, [line])
         if fate.delivery == "unknown_id":
             prefix = custom_id[: -len(key_part(custom_id))]
             stray = prefix + sha256(custom_id.encode()).hexdigest()[:40]
@@ -47,9 +43,7 @@ class Lines:
         if dialect == "messages":
             line = anthropic_wire.row_line(custom_id, body, result, name=name, dress=fate.dress)
             return line, not result.billed
-        return openai_wire.row_line(
-            custom_id, body, dialect, result, name=name, created=created, dress=fate.dress
-        )
+        return openai_wire.row_line(custom_id, body, dialect, result, name=name, created=created, dress=fate.dress)
 
     def write(self, folder: Path) -> None:
         """Append the new lines, over whatever a killed process left beyond the recorded lengths."""

@@ -92,9 +92,7 @@ def _refusal(body: Json, dialect: Dialect, faults: Faults) -> Result | None:
     if not isinstance(model, str) or not model:
         return _bad("model: Field required", "model")
     if faults.models is not None and model not in faults.models:
-        return Result(
-            outcome="model_not_found", message=f"The model `{model}` does not exist", parameter="model"
-        )
+        return Result(outcome="model_not_found", message=f"The model `{model}` does not exist", parameter="model")
     for name in faults.refused_parameters:
         if name in body:
             return _bad(f"Unsupported parameter: '{name}' is not supported with this model.", name)

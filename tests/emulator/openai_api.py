@@ -166,9 +166,7 @@ def create_batch(call: Call) -> Reply:
     file = _found_file(call, body["input_file_id"])
     path = provider.state.folder / file["path"]
     found = read_input(path, endpoint, provider.faults)
-    if provider.faults.duplicate_id == "reject" and any(
-        e["code"] == "duplicate_custom_id" for e in found.errors
-    ):
+    if provider.faults.duplicate_id == "reject" and any(e["code"] == "duplicate_custom_id" for e in found.errors):
         raise HttpError(400, "The custom_id appears more than once.", code="duplicate_custom_id")
     new = NewBatch(
         provider="openai",
@@ -186,9 +184,7 @@ def create_batch(call: Call) -> Reply:
     with provider.state.transaction():
         over = provider.batches.over_queue(new)
         if over is not None:
-            message = (
-                f"Enqueued {over[0]} limit reached for {found.model}: {over[1]}. Please try again later."
-            )
+            message = f"Enqueued {over[0]} limit reached for {found.model}: {over[1]}. Please try again later."
             if over[0] != "tokens" or provider.faults.over_queue == "reject":
                 raise HttpError(429, message, code="rate_limit_exceeded")
             fault = {"code": "token_limit_exceeded", "message": message, "param": None, "line": None}
@@ -243,9 +239,7 @@ def _batch(call: Call, batch: Batch) -> Json:
         "error_file_id": batch["error_file_id"],
         "created_at": at("created"),
         "in_progress_at": at("in_progress"),
-        "expires_at": int(
-            provider.conditions.shown(batch["created_at"] + json.loads(batch["timing"])["window_s"])
-        ),
+        "expires_at": int(provider.conditions.shown(batch["created_at"] + json.loads(batch["timing"])["window_s"])),
         "finalizing_at": at("finalizing"),
         "completed_at": at("completed"),
         "failed_at": at("failed"),
@@ -332,9 +326,7 @@ ROUTES = (
     Route(method="DELETE", pattern="/v1/files/([^/]+)", endpoint="openai.files.delete", answer=delete_file),
     Route(method="POST", pattern="/v1/batches", endpoint="openai.batches.create", answer=create_batch),
     Route(method="GET", pattern="/v1/batches", endpoint="openai.batches.list", answer=list_batches),
-    Route(
-        method="GET", pattern="/v1/batches/([^/]+)", endpoint="openai.batches.retrieve", answer=retrieve_batch
-    ),
+    Route(method="GET", pattern="/v1/batches/([^/]+)", endpoint="openai.batches.retrieve", answer=retrieve_batch),
     Route(
         method="POST",
         pattern="/v1/batches/([^/]+)/cancel",

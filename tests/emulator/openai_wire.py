@@ -47,9 +47,7 @@ def ident(prefix: str, *parts: object) -> str:
     return prefix + blake2b("\x1f".join(map(str, parts)).encode(), digest_size=12).hexdigest()
 
 
-def failure(
-    status_type_code: tuple[int, str, str | None], message: str, parameter: str | None = None
-) -> Json:
+def failure(status_type_code: tuple[int, str, str | None], message: str, parameter: str | None = None) -> Json:
     """Return the body of an HTTP error."""
     _, kind, code = status_type_code
     return {"error": {"message": message, "type": kind, "param": parameter, "code": code}}

@@ -51,9 +51,7 @@ class Provider:
                 self.conditions.use_faults(changed)
         return changed
 
-    def call(
-        self, provider: ProviderName, caller: Caller, body: Json, dialect: Dialect
-    ) -> tuple[Result, int]:
+    def call(self, provider: ProviderName, caller: Caller, body: Json, dialect: Dialect) -> tuple[Result, int]:
         """Run one synchronous request, charge it, and return its result and number."""
         digest = body_digest(body)
         with self.state.transaction():

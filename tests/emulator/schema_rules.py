@@ -99,9 +99,7 @@ def _anthropic_faults(schema: Json) -> Iterator[str]:
         for word in ANTHROPIC_REFUSED:
             if word in node:
                 yield f"output_config.format.schema: '{word}' is not supported at {path}"
-        if (node.get("type") == "object" or "properties" in node) and node.get(
-            "additionalProperties"
-        ) is not False:
+        if (node.get("type") == "object" or "properties" in node) and node.get("additionalProperties") is not False:
             yield f"output_config.format.schema: 'additionalProperties' must be explicitly false at {path}"
         if node.get("minItems", 0) not in (0, 1):
             yield f"output_config.format.schema: 'minItems' may be 0 or 1 at {path}"

@@ -201,9 +201,7 @@ class SchemaValues:
             "uri": f"https://example.com/{pick % 1000}",
             "ipv4": f"192.0.2.{pick % 256}",
             "ipv6": f"2001:db8::{pick % 65536:x}",
-            "uuid": str(
-                UUID(bytes=blake2b(path.encode(), key=self._seed, digest_size=16).digest(), version=4)
-            ),
+            "uuid": str(UUID(bytes=blake2b(path.encode(), key=self._seed, digest_size=16).digest(), version=4)),
         }.get(name)
         if made is None:
             raise UnsupportedSchema(f"format {name!r} at {path or '/'}")
@@ -231,9 +229,7 @@ class SchemaValues:
             if head is pattern_ops.RANGE:
                 return chr(value[0] + pick // 64 % (value[1] - value[0] + 1))
             if head is pattern_ops.CATEGORY:
-                return {pattern_ops.CATEGORY_DIGIT: str(pick % 10), pattern_ops.CATEGORY_SPACE: " "}.get(
-                    value, "w"
-                )
+                return {pattern_ops.CATEGORY_DIGIT: str(pick % 10), pattern_ops.CATEGORY_SPACE: " "}.get(value, "w")
         if op in (pattern_ops.MAX_REPEAT, pattern_ops.MIN_REPEAT):
             least, most, inner = argument
             times = least + pick % (min(most, least + 3) - least + 1)

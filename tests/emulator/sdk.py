@@ -35,9 +35,7 @@ def openai_client(emulator: Emulator, key: str = "key-a", *, timeout_s: float = 
     return openai.OpenAI(api_key=key, base_url=emulator.openai_url, max_retries=0, timeout=timeout_s)
 
 
-def anthropic_client(
-    emulator: Emulator, key: str = "key-a", *, timeout_s: float = 30.0
-) -> anthropic.Anthropic:
+def anthropic_client(emulator: Emulator, key: str = "key-a", *, timeout_s: float = 30.0) -> anthropic.Anthropic:
     """Return a client that retries nothing; close it, or use it as a context manager."""
     return anthropic.Anthropic(api_key=key, base_url=emulator.anthropic_url, max_retries=0, timeout=timeout_s)
 
@@ -70,8 +68,7 @@ def message_body(text: str, schema: Json | None = SCHEMA, **more: Any) -> Json:
 def input_file(bodies: dict[str, Json], endpoint: str = "/v1/chat/completions") -> bytes:
     """Return the bytes of an OpenAI input file."""
     lines = (
-        {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": body}
-        for custom_id, body in bodies.items()
+        {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": body} for custom_id, body in bodies.items()
     )
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 

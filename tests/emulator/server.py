@@ -44,8 +44,7 @@ class Server(ThreadingHTTPServer):
         self.provider = provider
         self._lock = threading.Lock()
         self.routes = {
-            api: [(route, re.compile(route.pattern)) for route in api.ROUTES]
-            for api in (openai_api, anthropic_api)
+            api: [(route, re.compile(route.pattern)) for route in api.ROUTES] for api in (openai_api, anthropic_api)
         }
         self.check(provider.faults)
         super().__init__(("127.0.0.1", port), Handler)
@@ -73,8 +72,7 @@ class Server(ThreadingHTTPServer):
             return [
                 fault
                 for n, fault in enumerate(provider.faults.http)
-                if fault.meets(endpoint)
-                and fault.hits(provider.faults.seed, provider.state.next(f"http:{n}"))
+                if fault.meets(endpoint) and fault.hits(provider.faults.seed, provider.state.next(f"http:{n}"))
             ]
 
 
@@ -103,14 +101,10 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query, keep_blank_values=True))
-        with tempfile.SpooledTemporaryFile(
-            max_size=IN_MEMORY, dir=str(self.server.provider.state.folder)
-        ) as body:
+        with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, dir=str(self.server.provider.state.folder)) as body:
             self._receive(body)
             if url.path.startswith("/_emulator/"):
-                self._send(
-                    _admin(self.server, self.command, url.path.removeprefix("/_emulator/"), query, body)
-                )
+                self._send(_admin(self.server, self.command, url.path.removeprefix("/_emulator/"), query, body))
             else:
                 self._serve(url.path, query, body)
 
@@ -216,9 +210,7 @@ class Handler(BaseHTTPRequestHandler):
         return Reply(status=problem.status, body=json.dumps(envelope).encode(), headers=names)
 
     def _faulty(self, api: ModuleType, fault: HttpFault, number: int) -> Reply:
-        reply = self._refusal(
-            api, HttpError(fault.status, f"emulated status {fault.status}", code=fault.code), number
-        )
+        reply = self._refusal(api, HttpError(fault.status, f"emulated status {fault.status}", code=fault.code), number)
         if fault.retry_after_s is not None:
             reply.headers["retry-after"] = f"{fault.retry_after_s:g}"
         return reply
@@ -248,9 +240,7 @@ class Handler(BaseHTTPRequestHandler):
             _die()
         self.send_response_only(reply.status)
         provider = self.server.provider
-        self.send_header(
-            "date", formatdate(provider.conditions.shown(provider.conditions.now()), usegmt=True)
-        )
+        self.send_header("date", formatdate(provider.conditions.shown(provider.conditions.now()), usegmt=True))
         self.send_header("content-type", reply.content_type)
         self.send_header("content-length", str(reply.length))
         for name, value in reply.headers.items():

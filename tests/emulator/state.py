@@ -72,9 +72,7 @@ class State:
         for name in ("uploads", "results"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         self._lock = threading.RLock()
-        self._connection = sqlite3.connect(
-            folder / "state.sqlite", check_same_thread=False, isolation_level=None
-        )
+        self._connection = sqlite3.connect(folder / "state.sqlite", check_same_thread=False, isolation_level=None)
         self._connection.row_factory = sqlite3.Row
         # A killed process loses nothing that it handed to the system, and no test cuts the power: no fsync.
         self._connection.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;" + SCHEMA)
@@ -123,9 +121,7 @@ class State:
     def insert(self, table: str, values: dict[str, Any]) -> None:
         """Insert one row given by column."""
         columns = ", ".join(values)
-        self.execute(
-            f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * len(values))})", tuple(values.values())
-        )
+        self.execute(f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * len(values))})", tuple(values.values()))
 
     def next(self, counter: str) -> int:
         """Return the counter's number, from 0, and move it on for good."""

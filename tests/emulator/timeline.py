@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from math import inf, isinf
 from typing import Literal
 
-Stage = Literal[
-    "validating", "failed", "in_progress", "finalizing", "completed", "cancelling", "cancelled", "expired"
-]
+Stage = Literal["validating", "failed", "in_progress", "finalizing", "completed", "cancelling", "cancelled", "expired"]
 FINAL: frozenset[Stage] = frozenset({"failed", "completed", "cancelled", "expired"})
 
 
