@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lotwise.job import Snapshot
     from lotwise.run import Status
 
-_GREY = "rgba(128,128,128,.5)"
+_GREY = "rgba(140,150,165,.7)"
 _COLOURS = {
     "succeeded": "#2f9e5b",
     "invalid": "#d9534f",
@@ -25,7 +25,7 @@ _COLOURS = {
     "dead_lettered": "#9b59b6",
     "submitted": "#3b82d6",
     "pending": _GREY,
-    "skipped": "rgba(128,128,128,.28)",
+    "skipped": "rgba(140,150,165,.35)",
 }
 _STATE_COLOURS = {"done": "#2f9e5b", "open": "#3b82d6", "stopped": "#d08700", "canceled": _GREY}
 _CARD = (
@@ -35,7 +35,7 @@ _CARD = (
 )
 _MONO = "font:12px/1.55 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-wrap:anywhere"
 _QUIET = "opacity:.62"
-_PATHS = ("ledger", "model", "close")
+_PATHS = ("ledger", "model")
 
 
 def status(shown: Status) -> str:
@@ -66,10 +66,11 @@ def progress(shown: Snapshot, elapsed_s: float, notes: Sequence[str]) -> str:
     total = sum(shown.rows.values())
     done = total - sum(shown.rows.get(state, 0) for state in ("pending", "submitted"))
     heading = f"{done:,} of {total:,} rows" if total else "no rows"
-    phases = ", ".join(f"{n:,} {phase}" for phase, n in sorted(shown.phases.items()))
+    phases = ", ".join(f"{n:,} {phase.replace('_', ' ')}" for phase, n in sorted(shown.phases.items()))
     chip = _chip(text.duration(elapsed_s), "#2f9e5b" if done == total else "#3b82d6")
     told = [("shards", phases)] if phases else []
-    foot = "".join(f'<div style="{_QUIET};{_MONO};white-space:pre-wrap">{escape(note)}</div>' for note in notes)
+    lines = "".join(f'<div style="{_QUIET};{_MONO};white-space:pre-wrap">{escape(note)}</div>' for note in notes)
+    foot = f'<div style="margin-top:7px">{lines}</div>' if notes else ""
     return _card(heading, chip, _bar(shown.rows) + _legend(shown.rows), told, foot)
 
 

@@ -262,7 +262,7 @@ def in_kernel() -> bool:
 def opening(ledger: Path, *, new: bool, paid: bool, warnings: Sequence[str]) -> list[str]:
     """Say where answers are kept before anything is sent, and what is worth knowing."""
     if new and paid:
-        told = f"a new ledger is made at {ledger}: whatever was answered elsewhere is not known here"
+        told = f"new ledger {ledger}: what other ledgers hold is not known here"
     else:
         told = f"{'new ledger' if new else 'ledger'} {ledger}"
     return [told, *warnings]
@@ -272,7 +272,7 @@ def plain_line(snapshot: Snapshot) -> str:
     """Write a snapshot as a line without the time."""
     total, done = totals(snapshot.rows)
     told = f"{done:,} of {total:,} rows: {text.counts(snapshot.rows)}" if total else "no rows"
-    return f"{told}; shards: {_phases(snapshot)}" if snapshot.phases else told
+    return f"{told}; {phases_of(snapshot)}" if snapshot.phases else told
 
 
 def totals(rows: Mapping[str, int]) -> tuple[int, int]:
@@ -291,8 +291,11 @@ def detached_text(run_id: str, ledger: Path) -> str:
     )
 
 
-def _phases(snapshot: Snapshot) -> str:
-    return ", ".join(f"{n:,} {phase}" for phase, n in sorted(snapshot.phases.items()))
+def phases_of(snapshot: Snapshot) -> str:
+    """Say what the open shards are at, in the provider's words where there are any."""
+    return ", ".join(
+        f"{text.plural(n, 'shard')} {phase.replace('_', ' ')}" for phase, n in sorted(snapshot.phases.items())
+    )
 
 
 # --- the terminal's line ------------------------------------------------------------------------------------------
@@ -341,7 +344,7 @@ def terminal_line(snapshot: Snapshot, elapsed_s: float, *, width: int, look: Loo
     clock = text.duration(elapsed_s)
     states = [(f"{n:,} {text.said(state)}", _INK.get(state, "0")) for state, n in text.ordered(snapshot.rows)]
     states = [part for part in states if not part[0].endswith((" pending", " submitted"))]
-    phases = [(f"{_phases(snapshot)}", "36")] if snapshot.phases and not last else []
+    phases = [(phases_of(snapshot), "36")] if snapshot.phases and not last else []
     percent = f"{int(100 * share):>3}%"
     for bar_width, tail in (
         (_BAR_WIDTHS[0], [*states, *phases]),

@@ -34,7 +34,7 @@ def status_facts(shown: Status) -> list[tuple[str, str]]:
     """Return what is told of a run, by name."""
     facts = [
         ("model", shown.model),
-        ("rows", f"{shown.n_rows:,}, {plural(shown.n_requests, 'distinct request')}"),
+        ("rows", f"{shown.n_rows:,} ({plural(shown.n_requests, 'distinct request')})"),
         ("states", counts(shown.rows) or "no rows"),
     ]
     if shown.shards:
@@ -51,7 +51,7 @@ def status_facts(shown: Status) -> list[tuple[str, str]]:
 def plan_facts(shown: Plan) -> list[tuple[str, str]]:
     """Return what is told of a plan, by name."""
     facts = [
-        ("rows", f"{shown.n_rows:,}, {plural(shown.n_unique, 'distinct request')}, {shown.n_skipped:,} skipped"),
+        ("rows", f"{shown.n_rows:,} ({plural(shown.n_unique, 'distinct request')}, {shown.n_skipped:,} skipped)"),
         ("done", f"{shown.n_done:,}"),
     ]
     if shown.n_in_flight:

@@ -126,7 +126,7 @@ class Folder:
         """Yield a connection under the sidecar lock, and close it before the lock is given back."""
         if read_only and not self.exists:
             raise LedgerNotFound.at(self.path)
-        with self.alone(purpose), self.connect(self.database, read_only=read_only) as connection:
+        with self.alone(purpose), self.connect(self.database, read_only=read_only) as connection, _interruptible():
             yield connection
 
     @contextlib.contextmanager
@@ -149,6 +149,20 @@ class Folder:
 def wal_of(database: Path) -> Path:
     """Return where DuckDB keeps a database's write-ahead log."""
     return database.with_name(database.name + ".wal")
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C be a KeyboardInterrupt: DuckDB makes a RuntimeError of it, also where a frame is only registered."""
+    interrupted = False
+    try:
+        yield
+    except RuntimeError as error:
+        interrupted = "Query interrupted" in str(error)
+        if not interrupted:
+            raise
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 _in_process = threading.Lock()  # flock belongs to the open file, so threads need a lock of their own in front
