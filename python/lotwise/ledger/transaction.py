@@ -62,9 +62,10 @@ class Transaction:
         with _Registered(self._connection, frames or {}):
             try:
                 result: pl.DataFrame = self._connection.sql(sql, params=used).pl()
+                return result
             except (duckdb.Error, RuntimeError) as error:
-                raise self._translate(name, error) from None
-        return result
+                fault = self._translate(name, error)
+            raise fault  # outside, so that DuckDB's own error, which may quote content, is not in its chain
 
     def sample(
         self, name: str, /, n: int, *, frames: Mapping[str, pl.DataFrame] | None = None
@@ -74,9 +75,10 @@ class Transaction:
             sql = f"SELECT count(*), min(id::VARCHAR, {n:d}) FROM ({queries()[name]}\n)"
             try:
                 ((count, first),) = self._connection.execute(sql).fetchall()
+                return int(count), tuple(first or ())
             except (duckdb.Error, RuntimeError) as error:
-                raise self._translate(name, error) from None
-        return int(count), tuple(first or ())
+                fault = self._translate(name, error)
+            raise fault  # outside, so that DuckDB's own error, which may quote content, is not in its chain
 
     def read_through(self, table: str, *, step: int) -> Iterator[int]:
         """Read every column of a table, `step` rows at a time, and yield how many rows each step had.
@@ -98,7 +100,8 @@ class Transaction:
             try:
                 return self._connection.execute(sql, used)
             except (duckdb.Error, RuntimeError) as error:
-                raise self._translate(name, error) from None
+                fault = self._translate(name, error)
+            raise fault  # outside, so that DuckDB's own error, which may quote content, is not in its chain
 
     def _bind(self, name: str, params: Mapping[str, object]) -> tuple[str, dict[str, object]]:
         sql = queries()[name]
@@ -125,6 +128,8 @@ class _Registered:
         for name, frame in self._frames.items():
             self._connection.register(name, frame.to_arrow())
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failed: object, *_: object) -> None:
+        if failed is not None:
+            return  # the transaction is aborted and can only be rolled back; the names go with its connection
         for name in self._frames:
             self._connection.unregister(name)

@@ -1,0 +1,424 @@
+"""The ledger on real DuckDB: conditional claims, all or nothing, and deliveries that change nothing twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from lotwise.errors import BudgetTooSmall, ClaimLost, ForkedLedger, LedgerStatementFailed, RunEnded
+from lotwise.job import Job
+from lotwise.ledger.store import Intent
+from lotwise.ledger.verify import verify
+from lotwise.lifecycle import ShardState
+from lotwise.reconcile import CHUNK
+from runs import Bench
+
+ME, OTHER = "test/1/1/owner", "test/1/1/other"
+SHARD = "00000000000000aa"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(folder=tmp_path, in_memory=True)
+
+
+@pytest.fixture
+def job(bench: Bench) -> Job:
+    return bench.begin(["a", "b", "c"])
+
+
+def _intent(job: Job, **changes: Any) -> Intent:
+    now = job.clock.now()
+    whole = Intent(
+        shard=SHARD,
+        run=job.run_id,
+        job=job.job_id,
+        spec=job.spec_digest,
+        provider="scripted",
+        account="scripted",
+        purpose="answer",
+        owner=ME,
+        lease_until=now + timedelta(seconds=60),
+        bytes=100,
+        keys=job.ledger.pending(job.run_id)["key"].sort(),
+        reserved_usd=Decimal("0.5"),
+        budget_usd=Decimal(1),
+    )
+    return replace(whole, **changes)
+
+
+def _tables(job: Job) -> dict[str, int]:
+    names = ("shard", "attempt", "event", "reservation", "result", "validation", "stray")
+    return {name: job.ledger.sql(f"SELECT count(*) AS n FROM {name}")["n"][0] for name in names}
+
+
+def _states(job: Job) -> list[str]:
+    return job.ledger.sql("SELECT state FROM request ORDER BY key")["state"].to_list()
+
+
+def _ended(job: Job) -> Intent:
+    """Bring a shard of all pending requests to `ended`."""
+    intent = _intent(job)
+    job.ledger.intend(intent, job.clock.now())
+    S = ShardState
+    for origin, target in ((S.INTENDED, S.CREATING), (S.CREATING, S.SUBMITTED), (S.SUBMITTED, S.ENDED)):
+        job.ledger.move(SHARD, origin, target, owner=ME, now=job.clock.now(), batch_id="b")
+    return intent
+
+
+def _results(keys: pl.Series, raw: str = "{}") -> pl.DataFrame:
+    return pl.DataFrame({"key": keys}).with_columns(
+        code=pl.lit("ok"),
+        detail=pl.lit(None, pl.String),
+        raw=pl.lit(raw),
+        raw_blob=pl.lit(None, pl.Binary),
+        finish_reason=pl.lit("stop"),
+        model_revision=pl.lit("m"),
+        input_tokens=pl.lit(1, pl.Int64),
+        cache_read_tokens=pl.lit(0, pl.Int64),
+        cache_write_tokens=pl.lit(0, pl.Int64),
+        output_tokens=pl.lit(1, pl.Int64),
+        cost_usd=pl.lit(Decimal("0.1")).cast(pl.Decimal(18, 9)),
+    )
+
+
+NO_STRAYS = pl.DataFrame(schema={"why": pl.String})
+
+
+def _moves(keys: pl.Series, to_state: str = "answered") -> pl.DataFrame:
+    return pl.DataFrame({"key": keys}).with_columns(
+        to_state=pl.lit(to_state),
+        reason=pl.lit(None, pl.String),
+        why=pl.lit(None, pl.String),
+        variant=pl.lit(None, pl.String),
+        faults=pl.lit(1, pl.Int32),
+        resends=pl.lit(0, pl.Int32),
+        delay_s=pl.lit(0.0),
+    )
+
+
+def _verdicts(keys: pl.Series, ok: list[bool]) -> pl.DataFrame:
+    return pl.DataFrame({"key": keys, "ok": ok}).with_columns(
+        shard=pl.lit(SHARD),
+        value=pl.when("ok").then(pl.lit("{}")),
+        fault_code=pl.when(~pl.col("ok")).then(pl.lit("empty")),
+        fault_list=pl.lit(None, pl.String),
+        lenient=pl.lit(False),
+    )
+
+
+# --- enrolling ----------------------------------------------------------------------------------------------------
+
+
+def test_request_that_is_there_is_not_enrolled_again(bench: Bench, job: Job) -> None:
+    bench.begin(["b", "c", "d"])
+
+    assert job.ledger.sql("SELECT count(*) AS n FROM request")["n"][0] == 4
+    assert job.ledger.sql("SELECT n_requests FROM part ORDER BY created_at, n_requests DESC")[
+        "n_requests"
+    ].to_list() == [3, 1]
+
+
+def test_content_comes_back_as_it_was_in_the_order_asked(bench: Bench) -> None:
+    texts = ["", " \t\n", "ünïcödé \U0001f642", "\u2028", '"quoted"', "x" * 100_000, "\x00nul"]
+    job = bench.begin(texts)
+    pending = job.ledger.pending(job.run_id).sort("key", descending=True)
+
+    assert sorted(job.ledger.contents(pending)["content"]) == sorted(texts)
+    assert job.ledger.contents(pending)["key"].to_list() == pending["key"].to_list()
+
+
+def test_part_that_a_purge_took_is_written_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lotwise.ledger import parts
+
+    write, taken = parts.write, []
+
+    def write_and_lose_the_first(folder: Path, content: pl.DataFrame) -> str:
+        part = write(folder, content)
+        if not taken:
+            taken.append(part)
+            (folder / f"{part}.parquet").unlink()
+        return part
+
+    monkeypatch.setattr(parts, "write", write_and_lose_the_first)
+    job = bench.begin(["a"])
+
+    assert job.ledger.contents(job.ledger.pending(job.run_id))["content"].to_list() == ["a"]
+
+
+# --- intents ------------------------------------------------------------------------------------------------------
+
+
+def test_intent_claims_reserves_and_tells_all_at_once(job: Job) -> None:
+    job.ledger.intend(_intent(job), job.clock.now())
+
+    assert _states(job) == ["submitted"] * 3
+    assert _tables(job) == {
+        "shard": 1, "attempt": 3, "event": 1, "reservation": 1, "result": 0, "validation": 0, "stray": 0,
+    }  # fmt: skip
+
+
+REFUSED_INTENTS: dict[str, tuple[dict[str, Any], type[Exception]]] = {
+    "a request that is not there": ({"keys": pl.Series(["0" * 40])}, ClaimLost),
+    "more than the budget": ({"reserved_usd": Decimal("1.000000001")}, BudgetTooSmall),
+    "a key named twice": ({"keys": "twice"}, ClaimLost),
+}
+
+
+@pytest.mark.parametrize(("changes", "error"), REFUSED_INTENTS.values(), ids=REFUSED_INTENTS.keys())
+def test_intent_that_is_refused_leaves_nothing(job: Job, changes: dict[str, Any], error: type[Exception]) -> None:
+    pending = job.ledger.pending(job.run_id)["key"]
+    keys = changes.get("keys", pending)
+    changes = {**changes, "keys": pl.concat([pending, pending]) if isinstance(keys, str) else keys}
+
+    with pytest.raises(error):
+        job.ledger.intend(_intent(job, **changes), job.clock.now())
+
+    assert _states(job) == ["pending"] * 3
+    assert not any(_tables(job).values())
+
+
+def test_second_claim_of_one_request_is_lost_and_rolled_back_whole(job: Job) -> None:
+    keys = job.ledger.pending(job.run_id)["key"].sort()
+    job.ledger.intend(_intent(job, keys=keys[:1]), job.clock.now())
+
+    with pytest.raises(ClaimLost) as lost:
+        job.ledger.intend(_intent(job, shard="00000000000000bb", keys=keys), job.clock.now())
+
+    assert (lost.value.asked, lost.value.got) == (3, 2)
+    assert _states(job) == ["submitted", "pending", "pending"]
+    assert _tables(job)["shard"] == 1
+
+
+def test_reservations_of_one_job_add_up(job: Job) -> None:
+    keys = job.ledger.pending(job.run_id)["key"].sort()
+    job.ledger.intend(_intent(job, keys=keys[:1], reserved_usd=Decimal("0.6")), job.clock.now())
+
+    with pytest.raises(BudgetTooSmall) as full:
+        job.ledger.intend(
+            _intent(job, shard="00000000000000bb", keys=keys[1:], reserved_usd=Decimal("0.5")), job.clock.now()
+        )
+
+    assert full.value.committed_usd == Decimal("0.6")
+
+
+@pytest.mark.parametrize("state", ["canceled", "stopped"])
+def test_nothing_is_intended_for_a_run_that_was_ended(job: Job, state: str) -> None:
+    job.ledger.end_run(job.run_id, state, "why", job.clock.now())
+
+    with pytest.raises(RunEnded):
+        job.ledger.intend(_intent(job), job.clock.now())
+
+    assert _states(job) == ["pending"] * 3
+
+
+# --- moves and leases ---------------------------------------------------------------------------------------------
+
+
+def test_shard_moves_only_from_the_expected_state_and_by_its_owner(job: Job) -> None:
+    job.ledger.intend(_intent(job), job.clock.now())
+    now, S = job.clock.now(), ShardState
+
+    with pytest.raises(ClaimLost):
+        job.ledger.move(SHARD, S.INTENDED, S.CREATING, owner=OTHER, now=now)
+    with pytest.raises(ClaimLost):
+        job.ledger.move(SHARD, S.CREATING, S.SUBMITTED, owner=ME, now=now)
+    with pytest.raises(ValueError, match="does not move"):
+        job.ledger.move(SHARD, S.INTENDED, S.COLLECTED, owner=ME, now=now)
+
+    assert job.ledger.shard(SHARD)["state"] == "intended"
+    assert _tables(job)["event"] == 1
+
+
+LEASES: dict[str, tuple[dict[str, Any], bool]] = {
+    "held by another": ({}, False),
+    "run out this moment": ({"now_s": 60}, True),
+    "a second before it runs out": ({"now_s": 59}, False),
+    "its owner is known to be gone": ({"gone": ME}, True),
+    "another owner is known to be gone": ({"gone": "somebody"}, False),
+    "ours": ({"owner": ME}, True),
+    "moved on meanwhile": ({"owner": ME, "state": "creating"}, False),
+}
+
+
+@pytest.mark.parametrize(("case", "taken"), LEASES.values(), ids=LEASES.keys())
+def test_lease_is_taken_only_when_free(job: Job, case: dict[str, Any], taken: bool) -> None:
+    now = job.clock.now()
+    job.ledger.intend(_intent(job), now)
+    at = now + timedelta(seconds=case.get("now_s", 0))
+
+    got = job.ledger.take(
+        {"id": SHARD, "state": case.get("state", "intended")},
+        owner=case.get("owner", OTHER),
+        now=at,
+        lease_until=at + timedelta(seconds=60),
+        gone=case.get("gone"),
+    )
+
+    assert got is taken
+
+
+def test_lease_that_was_given_back_is_free(job: Job) -> None:
+    now = job.clock.now()
+    job.ledger.intend(_intent(job), now)
+    job.ledger.drop(SHARD, owner=ME)
+
+    assert job.ledger.take({"id": SHARD, "state": "intended"}, owner=OTHER, now=now, lease_until=now)
+    assert not job.ledger.renew(SHARD, owner=ME, lease_until=now)
+
+
+@pytest.mark.parametrize("target", [ShardState.LOST, ShardState.REJECTED])
+def test_shard_that_nobody_worked_on_leaves_its_requests_as_they_were(
+    bench: Bench, job: Job, target: ShardState
+) -> None:
+    job.ledger.intend(_intent(job), job.clock.now())
+    job.ledger.move(SHARD, ShardState.INTENDED, ShardState.CREATING, owner=ME, now=job.clock.now())
+
+    count = job.ledger.release(
+        SHARD, ShardState.CREATING, target, owner=ME, now=job.clock.now(), reason="why", due_at=None
+    )
+
+    assert count == 3
+    assert _states(job) == ["pending"] * 3
+    assert job.ledger.sql("SELECT DISTINCT attempts FROM request")["attempts"].to_list() == [0]
+    assert _tables(job)["attempt"] == 0
+    assert job.ledger.sql("SELECT settled_usd::VARCHAR AS usd FROM reservation")["usd"].to_list() == ["0.000000000"]
+    job.ledger.intend(_intent(job, shard="00000000000000bb"), job.clock.now())
+    assert verify(bench.ledger).clean
+
+
+# --- results ------------------------------------------------------------------------------------------------------
+
+
+def test_second_delivery_of_a_result_changes_nothing(job: Job) -> None:
+    keys = _ended(job).keys
+    first = job.ledger.record(SHARD, _results(keys[:2], raw="first"), NO_STRAYS, job.clock.now())
+    second = job.ledger.record(SHARD, _results(keys, raw="second"), NO_STRAYS, job.clock.now())
+
+    assert (first, second) == (2, 1)
+    assert job.ledger.sql("SELECT raw FROM result ORDER BY key")["raw"].to_list() == ["first", "first", "second"]
+
+
+def test_settling_moves_all_requests_or_none(job: Job) -> None:
+    keys = _ended(job).keys
+    job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now())
+    job.ledger.settle(SHARD, job.validator_digest, _verdicts(keys[:1], [True]), _moves(keys[:1]), now=job.clock.now())
+
+    with pytest.raises(ClaimLost):
+        job.ledger.settle(SHARD, job.validator_digest, _verdicts(keys, [True] * 3), _moves(keys), now=job.clock.now())
+
+    assert _states(job) == ["answered", "submitted", "submitted"]
+    assert _tables(job)["validation"] == 1
+    assert job.ledger.unsettled(SHARD)["key"].sort().to_list() == keys[1:].to_list()
+
+
+def test_collected_shard_settles_its_reservation_at_its_real_cost(job: Job) -> None:
+    keys = _ended(job).keys
+    job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now())
+    job.ledger.settle(SHARD, job.validator_digest, _verdicts(keys, [True] * 3), _moves(keys), now=job.clock.now())
+    counts = {"n_results": 3, "n_duplicates": 0, "n_unknown": 0, "n_unreadable": 0}
+
+    job.ledger.finish(SHARD, owner=ME, now=job.clock.now(), counts=counts)
+
+    assert job.ledger.shard(SHARD)["cost_usd"] == Decimal("0.3")
+    assert job.ledger.sql("SELECT settled_usd::VARCHAR AS usd FROM reservation")["usd"].to_list() == ["0.300000000"]
+
+
+def test_cost_that_is_not_known_settles_at_the_upper_bound(job: Job) -> None:
+    keys = _ended(job).keys
+    unpriced = _results(keys).with_columns(cost_usd=pl.lit(None, pl.Decimal(18, 9)))
+    job.ledger.record(SHARD, unpriced, NO_STRAYS, job.clock.now())
+    job.ledger.settle(SHARD, job.validator_digest, _verdicts(keys, [True] * 3), _moves(keys), now=job.clock.now())
+    counts = {"n_results": 3, "n_duplicates": 0, "n_unknown": 0, "n_unreadable": 0}
+
+    job.ledger.finish(SHARD, owner=ME, now=job.clock.now(), counts=counts)
+
+    assert job.ledger.shard(SHARD)["cost_usd"] is None
+    assert job.ledger.sql("SELECT settled_usd::VARCHAR AS usd FROM reservation")["usd"].to_list() == ["0.500000000"]
+
+
+LATER = """
+INSERT INTO result (shard, key, code, raw, recorded_at) SELECT 'late', key, code, raw, recorded_at FROM result;
+INSERT INTO validation SELECT 'late', key, validator, ok, '{"later":1}', code, faults, lenient FROM validation;
+"""
+
+
+def test_answer_is_the_earliest_valid_one(job: Job) -> None:
+    keys = _ended(job).keys
+    job.ledger.record(SHARD, _results(keys[:1]), NO_STRAYS, job.clock.now())
+    job.ledger.settle(SHARD, job.validator_digest, _verdicts(keys[:1], [True]), _moves(keys[:1]), now=job.clock.now())
+    with job.ledger.connections.session("a later shard") as connection:
+        connection.execute(LATER)
+
+    answers = job.ledger.answers(keys[:1], job.validator_digest)
+
+    assert answers.select("state", "value", "reason").row(0) == ("succeeded", "{}", None)
+
+
+def test_answer_of_another_validator_is_not_ours(job: Job) -> None:
+    keys = _ended(job).keys
+    job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now())
+    verdicts = _verdicts(keys, [True, False, True])
+    job.ledger.settle(SHARD, job.validator_digest, verdicts, _moves(keys), now=job.clock.now())
+
+    ours = job.ledger.answers(keys, job.validator_digest).sort("key")
+    other = job.ledger.answers(keys, "another").sort("key")
+    absent = job.ledger.answers(pl.Series(["f" * 40]), job.validator_digest)
+
+    assert ours["state"].to_list() == ["succeeded", "invalid", "succeeded"]
+    assert ours["reason"].to_list() == [None, "empty", None]
+    assert other.select("state", "reason").unique().rows() == [("invalid", "not_judged")]
+    assert absent["state"].to_list() == ["absent"]
+
+
+def test_ended_requests_are_reopened_only_when_asked_and_with_the_reason(job: Job) -> None:
+    keys = _ended(job).keys
+    job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now())
+    job.ledger.settle(SHARD, None, pl.DataFrame(schema={"key": pl.String}), _moves(keys), now=job.clock.now())
+
+    assert job.ledger.reopen(keys, "refused", "retry=refused") == 0
+    assert job.ledger.reopen(keys[:2], "answered", "retry=invalid") == 2
+    assert job.ledger.pending(job.run_id)["why"].to_list() == ["retry=invalid"] * 2
+
+
+# --- what a ledger refuses ----------------------------------------------------------------------------------------
+
+
+def test_ledger_is_refused_in_a_fork(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    parent = os.getpid()
+    monkeypatch.setattr("lotwise.ledger.store.os.getpid", lambda: parent + 1)
+
+    for use in (
+        bench.ledger.runs,
+        lambda: bench.ledger.sql("SELECT 1"),
+        lambda: bench.ledger.end_run("x", "done", None, bench.clock.now()),
+    ):
+        with pytest.raises(ForkedLedger):
+            use()
+
+
+def test_failing_statement_names_itself_and_no_content(job: Job) -> None:
+    secret = pl.DataFrame({"key": ["planted"], "content_bytes": ["planted"]})
+
+    with pytest.raises(LedgerStatementFailed) as failed, job.ledger.transaction("test") as tx:
+        tx.run("enroll", frames={"k": secret}, spec="s", part="p")
+
+    assert failed.value.name == "enroll"
+    assert "planted" not in str(failed.value)
+    assert failed.value.__context__ is None
+
+
+def test_transaction_of_a_chunk_takes_results_by_the_thousand(job: Job) -> None:
+    keys = pl.Series([f"{i:040x}" for i in range(CHUNK)])
+    _ended(job)
+
+    assert job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now()) == CHUNK
+    assert job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now()) == 0
