@@ -185,7 +185,7 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
     translated = Schema.of(schema)
     validator = Validator.of(translated, get("check"))
     model = _model(get("model"), frame.height)
-    executor, model_name = load(model, tier=get("tier"), options=options.executor_options)
+    executor, model_name = load(model, tier=get("tier"), options=executor_options(model, options))
     if not isinstance(executor, BatchExecutor | StreamExecutor):
         raise BadArgument.of("model", f"{model!r} has no executor that can answer")
     if get("data") not in (None, "local"):
@@ -253,6 +253,17 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
     if twice:
         raise OutputClash.from_names(sorted(twice))
     return call
+
+
+def executor_options(model: str, options: Options) -> dict[str, Any]:
+    """Return what an executor is made with: the caller's own options, and the time a create call may take.
+
+    A provider's executor and the proof that a shard was never sent must mean the same time by it.
+    """
+    given = dict(options.executor_options)
+    if model.partition(":")[0] in ("openai", "anthropic"):
+        given.setdefault("create_timeout_s", options.create_timeout_s)
+    return given
 
 
 def _model(model: str | None, n_rows: int) -> str:

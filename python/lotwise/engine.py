@@ -22,12 +22,15 @@ from lotwise.job import Job, Snapshot
 from lotwise.key import keys as content_keys
 from lotwise.ledger.store import Intent, Ledger, ShardRow, lease
 from lotwise.lifecycle import RequestState, ShardState
-from lotwise.plan import Pack, pack
+from lotwise.plan import Pack, json_bytes, pack
 
 log = logging.getLogger("lotwise")
 
 ENROLL_ROWS = 50_000
 """Rows rendered, hashed and written down at a time: bounds memory and the length of a transaction."""
+
+VARIANT_BYTES = 256
+"""What a changed retry adds around its variant, at most."""
 
 JUDGE_ROWS = 25_000
 """Stored answers judged again at a time."""
@@ -74,8 +77,8 @@ def enroll(ledger: Ledger, spec_digest: str, contents: Iterable[pl.Series], now:
             pl.DataFrame({"key": keys, "content": content})
             .drop_nulls("key")
             .unique("key", keep="first", maintain_order=True)
-            .with_columns(content_bytes=pl.col("content").str.len_bytes().cast(pl.Int32))
         )
+        requests = requests.with_columns(json_bytes(requests["content"]))
         n_new += ledger.enroll(spec_digest, requests, now)
     keys = pl.concat(keyed) if keyed else pl.Series("key", [], dtype=pl.String)
     return Enrolled(keys=keys, manifest=manifest_of(keys), n_new=n_new)
@@ -231,7 +234,11 @@ def next_shard(job: Job) -> pl.DataFrame | None:
 
 def cut_shards(job: Job, due: pl.DataFrame) -> Pack:
     """Cut pending requests into shards under the provider's limits and the user's."""
-    sized = due.with_columns(bytes=job.executor.sizes(job.spec, due["content_bytes"]))
+    # A changed retry tells the model what was wrong: a few dozen bytes a fault beside the variant's own.
+    told = pl.col("variant").str.len_bytes().fill_null(0).cast(pl.Int64)
+    sized = due.with_columns(bytes=job.executor.sizes(job.spec, due["content_bytes"])).with_columns(
+        pl.col("bytes") + pl.when(told > 0).then(2 * told + VARIANT_BYTES).otherwise(0)
+    )
     return pack(sized, job.executor.limits, shard_rows=job.options.shard_rows, shard_bytes=job.options.shard_bytes)
 
 

@@ -14,7 +14,7 @@ from lotwise.engine import Enrolled
 from lotwise.key import spec_json
 from lotwise.ledger.files import locate
 from lotwise.ledger.store import Ledger
-from lotwise.plan import pack
+from lotwise.plan import json_bytes, pack
 
 WHY = pl.Enum(["reused", "in_flight", "sent", "retried", "ended", "skipped"])
 """Why, per row: answered; asked and not back; to be sent; sent again; ended without an answer; asks nothing."""
@@ -145,8 +145,8 @@ def _why(call: Call) -> pl.Expr:
 
 def _sizes(call: Call, frame: pl.DataFrame, enrolled: Enrolled, wanted: pl.DataFrame) -> pl.DataFrame:
     """Return `key`, `part` and `bytes` of the requests that would be sent, rendering the frame once more."""
-    sizes = [content.str.len_bytes() for content in call.contents(frame)]
-    lengths = pl.concat(sizes) if sizes else pl.Series([], dtype=pl.UInt32)
+    sizes = [json_bytes(content) for content in call.contents(frame)]
+    lengths = pl.concat(sizes) if sizes else pl.Series([], dtype=pl.Int32)
     every = pl.DataFrame({"key": enrolled.keys, "content_bytes": lengths}).drop_nulls("key").unique("key", keep="first")
     chosen = every.join(wanted.select("key"), on="key", how="semi")
     return chosen.select("key", pl.lit("").alias("part"), bytes=call.executor.sizes(call.spec, chosen["content_bytes"]))

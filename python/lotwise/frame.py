@@ -18,10 +18,12 @@ from lotwise.key import keys as content_keys
 from lotwise.ledger.files import locate
 from lotwise.ledger.store import Ledger
 from lotwise.run import Run, lot_of
+from lotwise.signature import spelled_out
 
 PREVIEW_ROWS = 10
 
 
+@spelled_out
 def map(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> pl.DataFrame:
     """Ask a model about every row, once, and join the answers back.
 
@@ -72,6 +74,7 @@ def submit_unsent(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments
     return Run.begin(call, df)
 
 
+@spelled_out
 def submit(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> Run:
     """Send what is missing and return the run's handle without waiting for answers.
 
@@ -89,6 +92,7 @@ def submit(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpac
     return submit_unsent(df, prompt, schema, **arguments).start()
 
 
+@spelled_out
 def preview(
     df: pl.DataFrame, prompt: str, schema: Any = None, n: int = PREVIEW_ROWS, **arguments: Unpack[Arguments]
 ) -> pl.DataFrame:
@@ -106,6 +110,7 @@ def preview(
     return map(df.head(n), prompt, schema, **arguments)
 
 
+@spelled_out
 def peek(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> pl.DataFrame:
     """Join what the ledger has, and send nothing.
 
@@ -124,6 +129,7 @@ def peek(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[
     return join.attach(df, enrolled.keys, answers, call, lot_of(engine.job_digest(call.spec_digest, enrolled.manifest)))
 
 
+@spelled_out
 def plan(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> Plan:
     """Say what `map` would do. Sends nothing and writes nothing.
 
@@ -157,24 +163,29 @@ class LLM:
     def __init__(self, df: pl.DataFrame) -> None:
         self._df = df
 
+    @spelled_out
     def map(self, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> pl.DataFrame:
         """Ask a model about every row, once, and join the answers back: `lotwise.map`."""
         return map(self._df, prompt, schema, **arguments)
 
+    @spelled_out
     def submit(self, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> Run:
         """Send what is missing without waiting for answers: `lotwise.submit`."""
         return submit(self._df, prompt, schema, **arguments)
 
+    @spelled_out
     def preview(
         self, prompt: str, schema: Any = None, n: int = PREVIEW_ROWS, **arguments: Unpack[Arguments]
     ) -> pl.DataFrame:
         """Answer the first `n` rows now: `lotwise.preview`."""
         return preview(self._df, prompt, schema, n, **arguments)
 
+    @spelled_out
     def peek(self, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> pl.DataFrame:
         """Join what the ledger has, and send nothing: `lotwise.peek`."""
         return peek(self._df, prompt, schema, **arguments)
 
+    @spelled_out
     def plan(self, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> Plan:
         """Say what `map` would do, and do nothing: `lotwise.plan`."""
         return plan(self._df, prompt, schema, **arguments)

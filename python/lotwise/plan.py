@@ -19,6 +19,18 @@ DEFAULT_SHARD_ROWS = 20_000
 _BUCKETS = 8
 
 
+def json_bytes(content: pl.Series) -> pl.Series:
+    """Return the bytes of each text as the inside of a JSON string, Int32; null stays null.
+
+    That is what a text adds to an encoded request, exactly, and no tokenizer makes more tokens of a text than it has
+    bytes; so limits and budgets are both reckoned from it.
+    """
+    # A struct is the only way into Polars' JSON writer; the field's name, the braces and the quotes are no content.
+    written = content.alias("c").to_frame().to_struct().struct.json_encode().str.len_bytes().cast(pl.Int32)
+    around = len('{"c":""}')
+    return pl.select(pl.when(content.is_not_null()).then(written - around)).to_series().alias("content_bytes")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pack:
     """Shards cut from a frame, and the rows that fit in none.

@@ -23,6 +23,7 @@ from lotwise.errors import (
     CreateRejected,
     CreateUncertain,
     LedgerInconsistent,
+    ResultsGone,
     Unreachable,
 )
 from lotwise.executors.base import BatchExecutor, StreamExecutor
@@ -251,11 +252,11 @@ def _resolve(job: Job, shard: ShardRow) -> None:
             shard["id"], ShardState.CREATING, ShardState.UNCERTAIN, owner=job.owner, now=now, reason="owner_gone"
         )
         shard = {**shard, "state": ShardState.UNCERTAIN.value}
-    refuse_other_account(job, shard)
     margin = timedelta(seconds=job.options.absence_margin_s)
     since = shard["intended_at"] - margin
     try:
-        listed = list(executor.list(since=since))
+        others = ledger.batches(shard["id"])
+        listed = [batch for batch in executor.list(since=since) if batch.batch_id not in others]
         found, open_question = _find(executor, shard, listed, margin)
     except Unreachable as fault:
         ledger.note_poll(shard["id"], fault.code, now)
@@ -273,6 +274,7 @@ def _resolve(job: Job, shard: ShardRow) -> None:
             reason="adopted",
         )
         return
+    refuse_other_account(job, shard)  # what another account's list lacks proves nothing
     unsent = not open_question and lifecycle.proven_unsent(
         creating_at=shard["creating_at"] or shard["intended_at"],
         listed_at=now,
@@ -308,8 +310,14 @@ def _find(
         confirm = getattr(executor, "first_ids", None)
         if not batch.ended or confirm is None:
             open_question = True
-        elif any(str(one).startswith(shard["id"] + "-") for one in confirm(batch.batch_id, 50)):
-            return batch, False
+        else:
+            try:
+                ids = confirm(batch.batch_id, 50)
+            except (ResultsGone, BatchNotFound):
+                open_question = True
+                continue
+            if any(str(one).startswith(shard["id"] + "-") for one in ids):
+                return batch, False
     return None, open_question
 
 
@@ -382,22 +390,42 @@ def cancel(job: Job, shard: ShardRow) -> None:
 def collect(job: Job, shard: ShardRow) -> None:
     """Fetch, record, validate and settle a shard, then close it; a second collection changes nothing.
 
-    Results are appended before anything is made of them, so that whatever goes wrong later costs no money.
+    Results are appended before anything is made of them, so that whatever goes wrong later costs no money. Results
+    that cannot be read just now are read later from the start; results that stay away are given up in the end, and
+    only what they would have held is asked again.
     """
-    if job.executor.hosted:
-        refuse_other_account(job, shard)
     sent = job.ledger.shard_keys(shard["id"])
     _settle(job, shard, sent, _stored(job, shard))  # recorded before a crash, not yet judged
     tally = _Tally(sent)
-    for lines in _lines(job, shard, sent):
-        results, strays = tally.sort(shard["id"], lines, job)
-        job.ledger.record(shard["id"], results, strays, job.clock.now())
-        _settle(job, shard, sent, results)
-        if not job.ledger.renew(shard["id"], owner=job.owner, lease_until=lease(job.clock.now(), job.options.lease_s)):
-            raise ClaimLost("a shard that was being collected", 1, 0)
-        job.progressed()
-    _settle_unreturned(job, shard, tally)
+    silence = _silence(job)
+    try:
+        for lines in _lines(job, shard, sent):
+            results, strays = tally.sort(shard["id"], lines, job)
+            job.ledger.record(shard["id"], results, strays, job.clock.now())
+            _settle(job, shard, sent, results)
+            until = lease(job.clock.now(), job.options.lease_s)
+            if not job.ledger.renew(shard["id"], owner=job.owner, lease_until=until):
+                raise ClaimLost("a shard that was being collected", 1, 0)
+            job.progressed()
+    except (Unreachable, ResultsGone, BatchNotFound) as fault:
+        if not _given_up(job, shard, fault):
+            log.info("the results of shard %s cannot be read yet: %s", shard["id"], type(fault).__name__)
+            job.ledger.note_poll(shard["id"], f"results:{type(fault).__name__}", job.clock.now())
+            job.ledger.drop(shard["id"], owner=job.owner)
+            return
+        if job.streams:
+            silence = Code.SERVER_ERROR  # nobody was there: what has no line was certainly not answered
+    _settle_unreturned(job, shard, tally, silence)
     _close(job, shard, tally)
+
+
+def _given_up(job: Job, shard: ShardRow, fault: Exception) -> bool:
+    """Say whether results that are not there have been asked for long enough. One that is only slow never is."""
+    if isinstance(fault, Unreachable):
+        return job.streams
+    refuse_other_account(job, shard)
+    since = shard["ended_at"] or shard["polled_at"]
+    return since is not None and job.clock.now() - since > timedelta(seconds=job.options.lost_after_s)
 
 
 def _lines(job: Job, shard: ShardRow, sent: pl.DataFrame) -> Iterator[list[bytes]]:
@@ -560,16 +588,20 @@ def judge(job: Job, results: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([judged, rest.with_columns(**empty)])
 
 
-def _settle_unreturned(job: Job, shard: ShardRow, tally: _Tally) -> None:
+def _silence(job: Job) -> Code:
+    """Say what it means that an attempt brought no line."""
+    if not job.streams:
+        return Code.UNRETURNED
+    # A local engine that stopped charged nothing, and asking it again costs only time.
+    return Code.UNCERTAIN if job.executor.paid else Code.CANCELED
+
+
+def _settle_unreturned(job: Job, shard: ShardRow, tally: _Tally, code: Code) -> None:
     """Settle what was asked and not answered: sent again with that reason, within the caps."""
     sent = job.ledger.shard_keys(shard["id"])
     silent = sent.filter("live").join(tally.unreturned, on="key", how="semi")
     if silent.is_empty():
         return
-    if job.streams and not job.executor.paid:
-        code = Code.CANCELED  # a local engine that stopped: nothing was charged, and asking again costs only time
-    else:
-        code = Code.UNCERTAIN if job.streams else Code.UNRETURNED
     moves = lifecycle.decide(
         silent.with_columns(
             code=pl.lit(code.value),

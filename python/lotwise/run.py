@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from lotwise import engine, join, owner, reconcile
-from lotwise.call import Call
+from lotwise.call import Call, executor_options
 from lotwise.clock import Clock, SystemClock
 from lotwise.cost import Prices
 from lotwise.errors import LotwiseError, RunStopped, SystemicError, UnknownRun, UnreachableAnswers
@@ -293,7 +293,7 @@ class Run:
         row = _row(ledger, run_id)
         options = options or Options()
         spec = spec_from_json(row["spec_body"])
-        executor, _ = load(spec.model_name, tier=row["tier"], options=options.executor_options)
+        executor, _ = load(spec.model_name, tier=row["tier"], options=executor_options(spec.model_name, options))
         canceled = row["state"] == "canceled"  # then only what was in flight is still collected
         if not canceled:
             ledger.reopen_run(run_id)

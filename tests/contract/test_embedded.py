@@ -22,6 +22,7 @@ from lotwise.executors import load, variant
 from lotwise.executors.base import BatchExecutor, StreamExecutor
 from lotwise.executors.embedded import EmbeddedExecutor
 from lotwise.models import fetch_model
+from lotwise.plan import json_bytes
 from lotwise.request import OUTCOMES, REQUESTS, Shard, Spec
 
 MOOD = (
@@ -277,7 +278,7 @@ def test_the_digest_ignores_where_the_weights_lie_and_follows_what_they_are(
 
 def test_sizes_bound_the_body_that_is_sent(executor: EmbeddedExecutor) -> None:
     contents = ["", "plain", "\x00" * 50, "\U0001f600" * 20]
-    bound = executor.sizes(spec(), pl.Series([len(text.encode()) for text in contents]))
+    bound = executor.sizes(spec(), json_bytes(pl.Series(contents)))
 
     shared = int(bound[0])
     assert bound.dtype == pl.Int64

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lotwise.errors import CreateRejected, UnsupportedParameter
 from lotwise.executors import encode, openai_lines
 from lotwise.executors import openai_dialect as dialect
+from lotwise.plan import json_bytes
 from lotwise.request import OUTCOMES, REQUESTS, Code, Spec
 
 SAMPLES: dict[str, Any] = json.loads((Path(__file__).resolve().parents[1] / "emulator" / "samples.json").read_text())
@@ -440,7 +441,7 @@ def test_sizes_bound_the_bytes_sent_and_encoded_sizes_meet_them(content: str) ->
     line = encoded(requests([content]))[0] + "\n"
     sent = len(line.encode())
     parts, around = dialect.body_parts(SPEC), dialect.envelope("chat")
-    bound = encode.sizes(pl.Series([len(content.encode())]), parts, around)
+    bound = encode.sizes(json_bytes(pl.Series([content])), parts, around)
     exact = encode.encoded_sizes(pl.Series([content]), parts, around)
     assert sent <= bound[0]
     assert sent <= exact[0] <= sent + 1

@@ -44,7 +44,7 @@ class Executor(Protocol):
         """Return a fingerprint of the account that requests go to; never the credential itself."""
 
     def sizes(self, spec: Spec, content_bytes: pl.Series) -> pl.Series:
-        """Return an upper bound of each request's encoded bytes (Int64), from its content's UTF-8 bytes."""
+        """Return an upper bound of each request's encoded bytes (Int64), from `plan.json_bytes` of its content."""
 
     def read(self, lines: Sequence[bytes]) -> pl.DataFrame:
         """Say what raw lines mean: one row of `OUTCOMES` a line, in order. Pure; an unreadable line is a row too."""
@@ -57,7 +57,8 @@ class BatchExecutor(Executor, Protocol):
     def prepare(self, shard: Shard, spec: Spec, requests: pl.DataFrame) -> str:
         """Encode (and upload, where the provider takes files) the `REQUESTS` frame. Charges nothing, may be repeated.
 
-        Returns a token that `create` understands.
+        Returns a token that `create` understands. Raises `CreateRejected` when the provider certainly will not take
+        it, `Unreachable` when it did not get through.
         """
 
     def create(self, shard: Shard, spec: Spec, prepared: str) -> str:

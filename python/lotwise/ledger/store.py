@@ -401,6 +401,11 @@ class Ledger:
         with self.reading("shard") as tx:
             return cast(ShardRow, tx.records("shard", shard=shard)[0])
 
+    def batches(self, but: str) -> set[str]:
+        """Return the provider's batch ids of all shards but one: batches that are accounted for."""
+        with self.reading("batches") as tx:
+            return {str(row[0]) for row in tx.rows("batches", shard=but)}
+
     def shard_keys(self, shard: str) -> pl.DataFrame:
         """Return what was sent in a shard: `key`, `n`, `variant`, `faults`, `resends`, `live`, `recorded`."""
         with self.reading("shard keys") as tx:

@@ -18,6 +18,7 @@ from lotwise.ledger import parts
 from lotwise.ledger.store import Ledger
 from lotwise.ledger.transaction import queries
 from lotwise.lifecycle import SHARD_MOVES
+from lotwise.plan import json_bytes
 
 EXAMPLES = 5
 """Examples named for each finding."""
@@ -228,8 +229,7 @@ def _parts(ledger: Ledger) -> Iterator[_Part]:
         with ledger.reading("verify") as tx:
             said = tx.frame("part_requests", frames={"k": content.select("key")}, part=part)
         held = said.join(content, on="key", how="left")
-        lengths_differ = pl.col("content").str.len_bytes() != pl.col("content_bytes")
-        wrong = set(held.filter(lengths_differ)["key"])
+        wrong = set(held.filter(pl.Series(json_bytes(held["content"]) != held["content_bytes"]))["key"])
         for (spec,), group in held.drop_nulls("content").group_by("spec"):
             wrong |= set(group["key"].filter(keys(str(spec), group["content"]) != group["key"]))
         whole = content.height == n_requests and not held.filter("here")["content"].has_nulls()

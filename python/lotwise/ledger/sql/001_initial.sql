@@ -49,7 +49,7 @@ CREATE TABLE request (
     key VARCHAR PRIMARY KEY,          -- 40 hex over spec digest and content
     spec VARCHAR NOT NULL,
     part VARCHAR,                     -- where the rendered content is; null once purged
-    content_bytes INTEGER NOT NULL,
+    content_bytes INTEGER NOT NULL,   -- of the content inside a JSON string: what it adds to an encoded request
     state VARCHAR NOT NULL DEFAULT 'pending'
         CHECK (state IN ('pending', 'submitted', 'answered', 'refused', 'dead_lettered')),
     live_shard VARCHAR,               -- the one live attempt there can be

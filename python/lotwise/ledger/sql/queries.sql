@@ -134,6 +134,9 @@ SELECT * FROM shard WHERE state NOT IN ('collected', 'rejected', 'lost') ORDER B
 -- name: shard
 SELECT * FROM shard WHERE id = $shard
 
+-- name: batches
+SELECT batch_id FROM shard WHERE batch_id IS NOT NULL AND id <> $shard
+
 -- name: shard_keys
 -- Every request that was sent in a shard, and whether this attempt is still its live one.
 SELECT a.key, a.n, a.variant, r.part, r.faults, r.resends, r.live_shard = $shard AS live,
