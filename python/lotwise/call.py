@@ -231,7 +231,7 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
         executor=executor,
         tier=tier,
         options=options,
-        policy=Policy(max_resends=options.max_resends, systemic_rate=options.systemic_rate),
+        policy=policy_of(options),
         prices=_prices(get("prices"), spec, tier, executor.hosted),
         budget_usd=_budget(get("budget")),
         on_null=on_null,
@@ -253,6 +253,15 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
     if twice:
         raise OutputClash.from_names(sorted(twice))
     return call
+
+
+def policy_of(options: Options) -> Policy:
+    """Return the retry policy that the rare options ask for."""
+    return Policy(
+        max_resends=options.max_resends,
+        systemic_rate=options.systemic_rate,
+        hold_uncertain=options.on_uncertain == "hold",
+    )
 
 
 def executor_options(model: str, options: Options) -> dict[str, Any]:

@@ -104,6 +104,8 @@ class Policy:
         What may be spent on attempts of requests that were billed before, as a share of the first pass.
     backoff_s, backoff_cap_s
         The first pause before sending again what was not billed, doubled each time up to the cap.
+    hold_uncertain
+        Dead-letter what may have been answered unseen at a synchronous endpoint, rather than asking it again.
     """
 
     max_attempts: int = 3
@@ -113,6 +115,7 @@ class Policy:
     retry_spend: float = 0.1
     backoff_s: float = 15.0
     backoff_cap_s: float = 900.0
+    hold_uncertain: bool = False
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1 or self.max_resends < 0:
@@ -163,7 +166,8 @@ def decide(attempts: pl.DataFrame, policy: Policy) -> pl.DataFrame:
         & (pl.col("code") != Code.NEEDS_CONTINUATION.value)
     )
     again = unbilled & (pl.col("resends") <= policy.max_resends)
-    ask_again = pl.col("code").is_in([c.value for c in _PERHAPS_BILLED]) & (pl.col("faults") < policy.max_attempts)
+    asked_again = [c.value for c in _PERHAPS_BILLED if not (policy.hold_uncertain and c is Code.UNCERTAIN)]
+    ask_again = pl.col("code").is_in(asked_again) & (pl.col("faults") < policy.max_attempts)
     blocked = pl.col("code") == Code.ACCOUNT_BLOCKED.value
     reason = pl.when(pl.col("invalid")).then(pl.coalesce("fault_code", "code")).otherwise(pl.col("code"))
     larger = pl.concat_str(pl.lit('{"max_tokens":'), (pl.col("max_tokens") * 2).cast(pl.String), pl.lit("}"))

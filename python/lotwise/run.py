@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from lotwise import engine, join, owner, reconcile
-from lotwise.call import Call, executor_options
+from lotwise.call import Call, executor_options, policy_of
 from lotwise.clock import Clock, SystemClock
 from lotwise.cost import Prices
 from lotwise.errors import LotwiseError, RunStopped, SystemicError, UnknownRun, UnreachableAnswers
@@ -27,7 +27,7 @@ from lotwise.job import Job, Options, Snapshot
 from lotwise.key import KEY_VERSION, spec_from_json, spec_json
 from lotwise.ledger.files import DATABASE, locate
 from lotwise.ledger.store import Ledger
-from lotwise.lifecycle import Policy, RequestState, ShardState
+from lotwise.lifecycle import RequestState, ShardState
 from lotwise.progress import Reporter, reporter
 from lotwise.schema import Schema
 from lotwise.validate import Validator
@@ -313,7 +313,7 @@ class Run:
             owner="",
             is_gone=owner.gone,
             options=options,
-            policy=Policy(max_resends=options.max_resends, systemic_rate=options.systemic_rate),
+            policy=policy_of(options),
             budget_usd=row["budget_usd"],
             prices=None if prices is None else Prices.from_json(prices),
             halted="canceled" if canceled else None,
