@@ -19,6 +19,7 @@ import click
 import polars as pl
 
 import lotwise
+from lotwise import call as calls
 from lotwise import cli_options as opt
 from lotwise import cli_tell as tell
 from lotwise import models, tables
@@ -37,10 +38,10 @@ from lotwise.errors import (
     UnknownColumn,
     UnwritableTable,
 )
-from lotwise.frame import PREVIEW_ROWS, submit_unsent
+from lotwise.frame import PREVIEW_ROWS
 from lotwise.handle import open_ledger
 from lotwise.render import Template
-from lotwise.run import Status
+from lotwise.run import Run, Status
 
 DONE, FAILED, WRONG_USE, STOPPED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -137,7 +138,10 @@ def map(
     frame = _read(source, limit, arguments["model"])
     if label is not None:
         frame, label = _set_apart(frame, label, prompt, arguments)
-    run = submit_unsent(frame, prompt, schema, **arguments)
+    call = calls.prepare(frame, prompt, schema, **arguments)
+    if label is not None and label[1] not in call.schema.dtypes:
+        raise UnknownColumn.from_names([label[1]], call.schema.dtypes, where="--label")
+    run = Run.begin(call, frame)
     stopped: RunStopped | None = None
     try:
         answered = run.collect()
@@ -342,12 +346,7 @@ def _agreement(answered: pl.DataFrame, label: tuple[str, str], arguments: dict[s
     """Count the answered rows with a label, and those of them whose answer is the label, compared as text."""
     column, field = label
     prefix, into = arguments["prefix"] or "", arguments["into"]
-    if into is None:
-        if prefix + field not in answered.columns:
-            raise UnknownColumn.from_names([field], answered.columns, where="--label")
-        value = pl.col(prefix + field)
-    else:
-        value = pl.col(prefix + into).struct.field(field)
+    value = pl.col(prefix + field) if into is None else pl.col(prefix + into).struct.field(field)
     pairs = answered.select(label=pl.col(column).cast(pl.String), value=value.cast(pl.String)).drop_nulls()
     agree = pairs.filter(pl.col("label") == pl.col("value")).height
     percent = round(100 * agree / pairs.height, 1) if pairs.height else None

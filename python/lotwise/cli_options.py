@@ -21,7 +21,7 @@ from lotwise.job import Options
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class TextOrFile(click.ParamType):
+class TextOrFile(click.ParamType):  # type: ignore[type-arg]  # generic in newer clicks only
     """Text, or the name of a file that holds it."""
 
     def __init__(self, *suffixes: str) -> None:
@@ -57,7 +57,7 @@ class JsonOrFile(TextOrFile):
             self.fail(f"no JSON at line {error.lineno}, column {error.colno}: {error.msg}", param, ctx)
 
 
-class Setting(click.ParamType):
+class Setting(click.ParamType):  # type: ignore[type-arg]  # generic in newer clicks only
     """`KEY=VALUE`. The value is JSON where it can be read as that, else text."""
 
     name = "key=value"
@@ -77,7 +77,7 @@ class Setting(click.ParamType):
             return key, given
 
 
-class Label(click.ParamType):
+class Label(click.ParamType):  # type: ignore[type-arg]  # generic in newer clicks only
     """`COLUMN=FIELD`, or `COLUMN` when both have the same name."""
 
     name = "column[=field]"

@@ -118,6 +118,8 @@ class Plan:
 
         return text.plan(self)
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         from lotwise import html
 

@@ -145,6 +145,8 @@ class Status:
 
         return text.status(self)
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         from lotwise import html
 
