@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -91,8 +92,9 @@ class ScriptedExecutor:
         duration_s: float = 0.0,
         limits: Limits | None = None,
     ) -> None:
-        self._own = tempfile.TemporaryDirectory(prefix="lotwise-scripted-") if folder is None else None
-        self.folder = Path(self._own.name if self._own is not None else folder or "")
+        self.folder = Path(tempfile.mkdtemp(prefix="lotwise-scripted-") if folder is None else folder)
+        # A folder of our own goes with this object, whether or not anybody closes it.
+        self._forget = weakref.finalize(self, shutil.rmtree, self.folder, True) if folder is None else None
         self.folder.mkdir(parents=True, exist_ok=True)
         self.limits = limits or Limits(max_requests=50_000, max_bytes=200_000_000)
         self._answer, self._clock, self._duration_s = answer, clock or SystemClock(), duration_s
@@ -192,8 +194,8 @@ class ScriptedExecutor:
 
     def close(self) -> None:
         """Remove the folder that this object made for itself."""
-        if self._own is not None:
-            shutil.rmtree(self._own.name, ignore_errors=True)
+        if self._forget is not None:
+            self._forget()
 
     def _batch_ids(self) -> Sequence[str]:
         return sorted(entry.name for entry in self.folder.iterdir() if entry.name.startswith("batch_"))

@@ -37,9 +37,8 @@ def status_facts(shown: Status) -> list[tuple[str, str]]:
         ("rows", f"{shown.n_rows:,} ({plural(shown.n_requests, 'distinct request')})"),
         ("states", counts(shown.rows) or "no rows"),
     ]
-    facts.append(
-        ("sent", f"{plural(shown.n_sent, 'request')} by this call" if shown.n_sent else "nothing by this call")
-    )
+    sent = plural(shown.n_sent, "request") if shown.n_sent else "nothing"
+    facts.append(("sent", f"{sent} by this call"))
     if shown.shards:
         facts.append(("shards", counts(shown.shards)))
     if shown.cost_usd is None:
