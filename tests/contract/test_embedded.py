@@ -18,10 +18,11 @@ import polars as pl
 import pytest
 
 from lotwise.errors import ModelWeightsMissing, UnknownModel, UnknownParameter
-from lotwise.executors import load, variant
+from lotwise.executors import embedded, load, variant
 from lotwise.executors.base import BatchExecutor, StreamExecutor
 from lotwise.executors.embedded import EmbeddedExecutor
 from lotwise.models import fetch_model
+from lotwise.plan import json_bytes
 from lotwise.plan import json_bytes
 from lotwise.request import OUTCOMES, REQUESTS, Shard, Spec
 
@@ -277,12 +278,12 @@ def test_the_digest_ignores_where_the_weights_lie_and_follows_what_they_are(
 
 
 def test_sizes_bound_the_body_that_is_sent(executor: EmbeddedExecutor) -> None:
-    contents = ["", "plain", "\x00" * 50, "\U0001f600" * 20]
-    bound = executor.sizes(spec(), json_bytes(pl.Series(contents)))
+    contents = pl.Series(["", "plain", "\x00" * 50, "\U0001f600" * 20, '"\\\n\x7f\u2028'])
+    bound = executor.sizes(spec(), json_bytes(contents))
 
-    shared = int(bound[0])
+    bodies = [json.dumps(embedded._body(spec(), text, {}), ensure_ascii=False).encode() for text in contents]
     assert bound.dtype == pl.Int64
-    assert all(size >= shared - 2 + len(json.dumps(text)) for size, text in zip(bound, contents, strict=True))
+    assert all(size >= len(body) for size, body in zip(bound, bodies, strict=True))
 
 
 def test_patterns_are_left_to_validation(executor: EmbeddedExecutor) -> None:

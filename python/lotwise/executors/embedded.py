@@ -201,7 +201,7 @@ class EmbeddedExecutor:
 
     def sizes(self, spec: Spec, content_bytes: pl.Series) -> pl.Series:
         """Return an upper bound of each request's body in bytes."""
-        shared = len(json.dumps(_body(spec, "", {})).encode())
+        shared = len(json.dumps(_body(spec, "", {}), ensure_ascii=False).encode())
         return (content_bytes.cast(pl.Int64) + shared).alias("bytes")
 
     def answer(self, shard: Shard, spec: Spec, requests: pl.DataFrame) -> Iterator[list[bytes]]:
@@ -347,7 +347,7 @@ def _answer_row(
         return stop.is_set()  # true ends the work
 
     try:
-        engine.handle_chat_completions(json.dumps(body), take)
+        engine.handle_chat_completions(json.dumps(body, ensure_ascii=False), take)
     except (ValueError, RuntimeError) as error:
         # Raised for one request (a schema it cannot constrain to, say). Its text may quote the request, so it
         # is left out.
