@@ -23,7 +23,6 @@ from lotwise.executors.base import BatchExecutor, StreamExecutor
 from lotwise.executors.embedded import EmbeddedExecutor
 from lotwise.models import fetch_model
 from lotwise.plan import json_bytes
-from lotwise.plan import json_bytes
 from lotwise.request import OUTCOMES, REQUESTS, Shard, Spec
 
 MOOD = (
