@@ -199,7 +199,7 @@ def _rejected(job: Job, shard: ShardRow, refusal: CreateRejected, origin: ShardS
 
 def _pause(job: Job, shard: ShardRow, code: str) -> None:
     """Keep an intent whose upload did not get through; it is tried again at the next pass."""
-    job.ledger.note_poll(shard["id"], code, job.clock.now())
+    job.ledger.note_poll(shard["id"], code, owner="", now=job.clock.now())  # the lease stays ours
 
 
 def _about(shard: ShardRow) -> Shard:
@@ -259,8 +259,7 @@ def _resolve(job: Job, shard: ShardRow) -> None:
         listed = [batch for batch in executor.list(since=since) if batch.batch_id not in others]
         found, open_question = _find(executor, shard, listed, margin)
     except Unreachable as fault:
-        ledger.note_poll(shard["id"], fault.code, now)
-        ledger.drop(shard["id"], owner=job.owner)
+        ledger.note_poll(shard["id"], fault.code, owner=job.owner, now=now)
         return
     if found is not None:
         log.info("shard %s was taken by the provider as %s", shard["id"], found.batch_id)
@@ -286,8 +285,7 @@ def _resolve(job: Job, shard: ShardRow) -> None:
     if unsent:
         _release(job, shard, ShardState.LOST, "absent_from_list")
         return
-    ledger.note_poll(shard["id"], "uncertain", now)
-    ledger.drop(shard["id"], owner=job.owner)
+    ledger.note_poll(shard["id"], "uncertain", owner=job.owner, now=now)
 
 
 def _find(
@@ -343,12 +341,18 @@ def _poll(job: Job, shard: ShardRow) -> None:
         refuse_other_account(job, shard)
         given_up = now - (shard["submitted_at"] or shard["intended_at"]) > timedelta(seconds=job.options.lost_after_s)
         seen = Observation(phase=Phase.ENDED if given_up else Phase.RUNNING, provider_state="not_found")
-    ledger.note_poll(shard["id"], seen.provider_state, now)
     state = ShardState(shard["state"])
     match seen.phase:
         case Phase.ENDED:
-            until = lease(now, job.options.lease_s)
-            ledger.move(shard["id"], state, ShardState.ENDED, owner=job.owner, now=now, lease_until=until)
+            ledger.move(
+                shard["id"],
+                state,
+                ShardState.ENDED,
+                owner=job.owner,
+                now=now,
+                lease_until=lease(now, job.options.lease_s),
+                provider_state=seen.provider_state,
+            )
             collect(job, {**shard, "state": ShardState.ENDED.value, "provider_state": seen.provider_state})
         case Phase.REJECTED:
             wait = job.policy.backoff_s if seen.wait else 0.0
@@ -364,7 +368,7 @@ def _poll(job: Job, shard: ShardRow) -> None:
                 due_at=now + timedelta(seconds=wait),
             )
         case _:
-            ledger.drop(shard["id"], owner=job.owner)
+            ledger.note_poll(shard["id"], seen.provider_state, owner=job.owner, now=now)
 
 
 def cancel(job: Job, shard: ShardRow) -> None:
@@ -394,8 +398,8 @@ def collect(job: Job, shard: ShardRow) -> None:
     that cannot be read just now are read later from the start; results that stay away are given up in the end, and
     only what they would have held is asked again.
     """
-    sent = job.ledger.shard_keys(shard["id"])
-    _settle(job, shard, sent, _stored(job, shard))  # recorded before a crash, not yet judged
+    sent, held = job.ledger.sent(shard["id"])
+    _settle(job, shard, sent, reread(job, held))  # recorded before a crash, not yet judged
     tally = _Tally(sent)
     silence = _silence(job)
     try:
@@ -403,19 +407,16 @@ def collect(job: Job, shard: ShardRow) -> None:
             results, strays = tally.sort(shard["id"], lines, job)
             job.ledger.record(shard["id"], results, strays, job.clock.now())
             _settle(job, shard, sent, results)
-            until = lease(job.clock.now(), job.options.lease_s)
-            if not job.ledger.renew(shard["id"], owner=job.owner, lease_until=until):
-                raise ClaimLost("a shard that was being collected", 1, 0)
             job.progressed()
     except (Unreachable, ResultsGone, BatchNotFound) as fault:
         if not _given_up(job, shard, fault):
             log.info("the results of shard %s cannot be read yet: %s", shard["id"], type(fault).__name__)
-            job.ledger.note_poll(shard["id"], f"results:{type(fault).__name__}", job.clock.now())
-            job.ledger.drop(shard["id"], owner=job.owner)
+            told = f"results:{type(fault).__name__}"
+            job.ledger.note_poll(shard["id"], told, owner=job.owner, now=job.clock.now())
             return
         if job.streams:
             silence = Code.SERVER_ERROR  # nobody was there: what has no line was certainly not answered
-    _settle_unreturned(job, shard, tally, silence)
+    _settle_unreturned(job, shard, sent, tally, silence)
     _close(job, shard, tally)
 
 
@@ -530,12 +531,6 @@ def _decoded(line: bytes) -> str | None:
         return None
 
 
-def _stored(job: Job, shard: ShardRow) -> pl.DataFrame:
-    """Read again what was recorded for a shard and not settled."""
-    held = job.ledger.unsettled(shard["id"])
-    return reread(job, held)
-
-
 def reread(job: Job, held: pl.DataFrame) -> pl.DataFrame:
     """Return stored results (`raw`, `raw_blob`, ...) with the `answer` that their executor reads in them."""
     if held.is_empty():
@@ -558,7 +553,20 @@ def _settle(job: Job, shard: ShardRow, sent: pl.DataFrame, results: pl.DataFrame
         judged.with_columns(tried_variant="variant", max_tokens=pl.lit(job.spec.max_tokens), retryable=pl.lit(True)),
         job.policy,
     )
-    job.ledger.settle(shard["id"], job.validator_digest, verdicts, moves, now=job.clock.now())
+    _write_down(job, shard, verdicts, moves)
+
+
+def _write_down(job: Job, shard: ShardRow, verdicts: pl.DataFrame, moves: pl.DataFrame) -> None:
+    now = job.clock.now()
+    job.ledger.settle(
+        shard["id"],
+        job.validator_digest,
+        verdicts,
+        moves,
+        now=now,
+        owner=job.owner,
+        lease_until=lease(now, job.options.lease_s),
+    )
 
 
 def judge(job: Job, results: pl.DataFrame) -> pl.DataFrame:
@@ -596,9 +604,8 @@ def _silence(job: Job) -> Code:
     return Code.UNCERTAIN if job.executor.paid else Code.CANCELED
 
 
-def _settle_unreturned(job: Job, shard: ShardRow, tally: _Tally, code: Code) -> None:
+def _settle_unreturned(job: Job, shard: ShardRow, sent: pl.DataFrame, tally: _Tally, code: Code) -> None:
     """Settle what was asked and not answered: sent again with that reason, within the caps."""
-    sent = job.ledger.shard_keys(shard["id"])
     silent = sent.filter("live").join(tally.unreturned, on="key", how="semi")
     if silent.is_empty():
         return
@@ -616,8 +623,7 @@ def _settle_unreturned(job: Job, shard: ShardRow, tally: _Tally, code: Code) -> 
     )
     if job.streams and not job.executor.paid:
         moves = moves.with_columns(delay_s=pl.lit(0.0), resends=silent["resends"])
-    no_verdicts = pl.DataFrame(schema={"key": pl.String})
-    job.ledger.settle(shard["id"], None, no_verdicts, moves, now=job.clock.now())
+    _write_down(job, shard, pl.DataFrame(schema={"key": pl.String}), moves)
 
 
 def _close(job: Job, shard: ShardRow, tally: _Tally) -> None:
@@ -628,19 +634,30 @@ def _close(job: Job, shard: ShardRow, tally: _Tally) -> None:
         ledger.move(
             shard["id"], ShardState(shard["state"]), ShardState.ENDED, owner=job.owner, now=now, lease_until=until
         )
-    ledger.finish(shard["id"], owner=job.owner, now=now, counts=tally.counts)
-    balance(job)
-    if job.validator is not None:
-        answered, bad = ledger.shard_verdicts(shard["id"], job.validator_digest)
-        if lifecycle.systemic(answered, bad, job.policy):
-            job.halt(f"systemic:{bad} of {answered} answers of shard {shard['id']} are bad")
+    closing = ledger.finish(
+        shard["id"],
+        owner=job.owner,
+        now=now,
+        counts=tally.counts,
+        run=job.run_id,
+        validator=job.validator_digest,
+    )
+    add_up(job, closing.counts)
+    if job.validator is not None and lifecycle.systemic(closing.n_answered, closing.n_bad, job.policy):
+        job.halt(f"systemic:{closing.n_bad} of {closing.n_answered} answers of shard {shard['id']} are bad")
     if job.options.cleanup and isinstance(job.executor, BatchExecutor):
         job.executor.delete(_batch_id(shard))
 
 
 def balance(job: Job) -> dict[str, tuple[int, int]]:
-    """Assert promise 3 for a run: expected = valid + invalid + refused + dead-lettered + open, over distinct keys."""
+    """Return a run's distinct requests and rows by state, after checking that they add up."""
     counts = job.ledger.counts(job.run_id, job.validator_digest)
+    add_up(job, counts)
+    return counts
+
+
+def add_up(job: Job, counts: dict[str, tuple[int, int]]) -> None:
+    """Assert promise 3 for a run: expected = valid + invalid + refused + dead-lettered + open, over distinct keys."""
     known = {"succeeded", "invalid", "refused", "dead_lettered", *(s.value for s in RequestState)}
     strange = set(counts) - known
     total = sum(n for n, _ in counts.values())
@@ -648,7 +665,6 @@ def balance(job: Job) -> dict[str, tuple[int, int]]:
         raise LedgerInconsistent.of(
             "the requests of a run do not add up", expected=job.n_requests, found=total, states=sorted(counts)
         )
-    return counts
 
 
 __all__ = ["balance", "collect", "custom_id", "judge", "next_look", "reread", "step", "submit"]

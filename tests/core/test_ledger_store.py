@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from lotwise.reconcile import CHUNK
 from runs import Bench
 
 ME, OTHER = "test/1/1/owner", "test/1/1/other"
+UNTIL = datetime(2100, 1, 1, tzinfo=UTC)
 SHARD = "00000000000000aa"
 
 
@@ -308,23 +309,49 @@ def test_second_delivery_of_a_result_changes_nothing(job: Job) -> None:
 def test_settling_moves_all_requests_or_none(job: Job) -> None:
     keys = _ended(job).keys
     job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now())
-    job.ledger.settle(SHARD, job.validator_digest, _verdicts(keys[:1], [True]), _moves(keys[:1]), now=job.clock.now())
+    job.ledger.settle(
+        SHARD,
+        job.validator_digest,
+        _verdicts(keys[:1], [True]),
+        _moves(keys[:1]),
+        now=job.clock.now(),
+        owner=ME,
+        lease_until=UNTIL,
+    )
 
     with pytest.raises(ClaimLost):
-        job.ledger.settle(SHARD, job.validator_digest, _verdicts(keys, [True] * 3), _moves(keys), now=job.clock.now())
+        job.ledger.settle(
+            SHARD,
+            job.validator_digest,
+            _verdicts(keys, [True] * 3),
+            _moves(keys),
+            now=job.clock.now(),
+            owner=ME,
+            lease_until=UNTIL,
+        )
 
     assert _states(job) == ["answered", "submitted", "submitted"]
     assert _tables(job)["validation"] == 1
-    assert job.ledger.unsettled(SHARD)["key"].sort().to_list() == keys[1:].to_list()
+    assert job.ledger.sent(SHARD)[1]["key"].sort().to_list() == keys[1:].to_list()
 
 
 def test_collected_shard_settles_its_reservation_at_its_real_cost(job: Job) -> None:
     keys = _ended(job).keys
     job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now())
-    job.ledger.settle(SHARD, job.validator_digest, _verdicts(keys, [True] * 3), _moves(keys), now=job.clock.now())
+    job.ledger.settle(
+        SHARD,
+        job.validator_digest,
+        _verdicts(keys, [True] * 3),
+        _moves(keys),
+        now=job.clock.now(),
+        owner=ME,
+        lease_until=UNTIL,
+    )
     counts = {"n_results": 3, "n_duplicates": 0, "n_unknown": 0, "n_unreadable": 0}
 
-    job.ledger.finish(SHARD, owner=ME, now=job.clock.now(), counts=counts)
+    job.ledger.finish(
+        SHARD, owner=ME, now=job.clock.now(), counts=counts, run=job.run_id, validator=job.validator_digest
+    )
 
     assert job.ledger.shard(SHARD)["cost_usd"] == Decimal("0.3")
     assert job.ledger.sql("SELECT settled_usd::VARCHAR AS usd FROM reservation")["usd"].to_list() == ["0.300000000"]
@@ -334,10 +361,20 @@ def test_cost_that_is_not_known_settles_at_the_upper_bound(job: Job) -> None:
     keys = _ended(job).keys
     unpriced = _results(keys).with_columns(cost_usd=pl.lit(None, pl.Decimal(18, 9)))
     job.ledger.record(SHARD, unpriced, NO_STRAYS, job.clock.now())
-    job.ledger.settle(SHARD, job.validator_digest, _verdicts(keys, [True] * 3), _moves(keys), now=job.clock.now())
+    job.ledger.settle(
+        SHARD,
+        job.validator_digest,
+        _verdicts(keys, [True] * 3),
+        _moves(keys),
+        now=job.clock.now(),
+        owner=ME,
+        lease_until=UNTIL,
+    )
     counts = {"n_results": 3, "n_duplicates": 0, "n_unknown": 0, "n_unreadable": 0}
 
-    job.ledger.finish(SHARD, owner=ME, now=job.clock.now(), counts=counts)
+    job.ledger.finish(
+        SHARD, owner=ME, now=job.clock.now(), counts=counts, run=job.run_id, validator=job.validator_digest
+    )
 
     assert job.ledger.shard(SHARD)["cost_usd"] is None
     assert job.ledger.sql("SELECT settled_usd::VARCHAR AS usd FROM reservation")["usd"].to_list() == ["0.500000000"]
@@ -352,7 +389,15 @@ INSERT INTO validation SELECT 'late', key, validator, ok, '{"later":1}', code, f
 def test_answer_is_the_earliest_valid_one(job: Job) -> None:
     keys = _ended(job).keys
     job.ledger.record(SHARD, _results(keys[:1]), NO_STRAYS, job.clock.now())
-    job.ledger.settle(SHARD, job.validator_digest, _verdicts(keys[:1], [True]), _moves(keys[:1]), now=job.clock.now())
+    job.ledger.settle(
+        SHARD,
+        job.validator_digest,
+        _verdicts(keys[:1], [True]),
+        _moves(keys[:1]),
+        now=job.clock.now(),
+        owner=ME,
+        lease_until=UNTIL,
+    )
     with job.ledger.connections.session("a later shard") as connection:
         connection.execute(LATER)
 
@@ -365,7 +410,9 @@ def test_answer_of_another_validator_is_not_ours(job: Job) -> None:
     keys = _ended(job).keys
     job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now())
     verdicts = _verdicts(keys, [True, False, True])
-    job.ledger.settle(SHARD, job.validator_digest, verdicts, _moves(keys), now=job.clock.now())
+    job.ledger.settle(
+        SHARD, job.validator_digest, verdicts, _moves(keys), now=job.clock.now(), owner=ME, lease_until=UNTIL
+    )
 
     ours = job.ledger.answers(keys, job.validator_digest).sort("key")
     other = job.ledger.answers(keys, "another").sort("key")
@@ -380,7 +427,15 @@ def test_answer_of_another_validator_is_not_ours(job: Job) -> None:
 def test_ended_requests_are_reopened_only_when_asked_and_with_the_reason(job: Job) -> None:
     keys = _ended(job).keys
     job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now())
-    job.ledger.settle(SHARD, None, pl.DataFrame(schema={"key": pl.String}), _moves(keys), now=job.clock.now())
+    job.ledger.settle(
+        SHARD,
+        None,
+        pl.DataFrame(schema={"key": pl.String}),
+        _moves(keys),
+        now=job.clock.now(),
+        owner=ME,
+        lease_until=UNTIL,
+    )
 
     assert job.ledger.reopen(keys, "refused", "retry=refused") == 0
     assert job.ledger.reopen(keys[:2], "answered", "retry=invalid") == 2

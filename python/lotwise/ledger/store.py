@@ -47,6 +47,23 @@ class Intent:
     budget_usd: Decimal | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Closing:
+    """What a closed shard brought, and how a run's requests add up after it.
+
+    Attributes
+    ----------
+    n_answered, n_bad
+        The shard's answers that were billed or failed by their own fault, and how many of them are bad.
+    counts
+        The run's distinct requests and rows, by state.
+    """
+
+    n_answered: int
+    n_bad: int
+    counts: dict[str, tuple[int, int]]
+
+
 class ShardRow(TypedDict):
     """A shard as the ledger stores it (sql/001_initial.sql says what each column is)."""
 
@@ -359,10 +376,10 @@ class Ledger:
         with self.transaction("drop lease") as tx:
             tx.run("drop_lease", shard=shard, owner=owner)
 
-    def note_poll(self, shard: str, provider_state: str, now: datetime) -> None:
-        """Remember when a shard was last looked at and what the provider called its state."""
+    def note_poll(self, shard: str, provider_state: str, *, owner: str, now: datetime) -> None:
+        """Remember when a shard was last looked at and what its state was called, and give our lease back."""
         with self.transaction("note poll") as tx:
-            tx.run("note_poll", shard=shard, provider_state=provider_state, now=now)
+            tx.run("note_poll", shard=shard, provider_state=provider_state, owner=owner, now=now)
 
     def release(
         self,
@@ -411,6 +428,16 @@ class Ledger:
         with self.reading("shard keys") as tx:
             return tx.frame("shard_keys", shard=shard)
 
+    def sent(self, shard: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return what was sent in a shard, as `shard_keys`, and the results of it that are recorded but not settled."""
+        with self.reading("sent") as tx:
+            keys = tx.frame("shard_keys", shard=shard)
+            if not keys.filter("live", "recorded").height:
+                return keys, pl.DataFrame(
+                    schema={"key": pl.String, "code": pl.String, "raw": pl.String, "raw_blob": pl.Binary}
+                )
+            return keys, tx.frame("unsettled", shard=shard)
+
     def record(self, shard: str, results: pl.DataFrame, strays: pl.DataFrame, now: datetime) -> int:
         """Append results and strays of a shard. What is already there is not written again. Returns new results."""
         with self.transaction("record") as tx:
@@ -421,27 +448,42 @@ class Ledger:
                 tx.run("insert_strays", frames={"incoming": strays}, shard=shard, now=now)
         return count
 
-    def unsettled(self, shard: str) -> pl.DataFrame:
-        """Return recorded results of a shard's live attempts that were not judged and moved yet."""
-        with self.reading("unsettled") as tx:
-            return tx.frame("unsettled", shard=shard)
-
     def settle(
-        self, shard: str, validator: str | None, verdicts: pl.DataFrame, moves: pl.DataFrame, *, now: datetime
+        self,
+        shard: str,
+        validator: str | None,
+        verdicts: pl.DataFrame,
+        moves: pl.DataFrame,
+        *,
+        now: datetime,
+        owner: str,
+        lease_until: datetime,
     ) -> None:
-        """Write verdicts down and move their requests out of `submitted`, all or nothing.
+        """Write verdicts down, move their requests out of `submitted` and lengthen our lease, all or nothing.
 
-        Raises `ClaimLost` when a request is no longer live in this shard.
+        Raises `ClaimLost` when the shard is no longer ours, or a request no longer live in it.
         """
         with self.transaction("settle") as tx:
+            if tx.run("renew_lease", shard=shard, owner=owner, lease_until=lease_until) != 1:
+                raise ClaimLost("a shard that was being collected", 1, 0)
             if validator is not None and verdicts.height:
                 tx.run("insert_validations", frames={"verdicts": verdicts}, validator=validator)
             moved = tx.run("settle_requests", frames={"moves": moves}, shard=shard, now=now) if moves.height else 0
             if moved != moves.height:
                 raise ClaimLost("requests of a collected shard", moves.height, moved)
 
-    def finish(self, shard: str, *, owner: str, now: datetime, counts: Mapping[str, int]) -> None:
-        """Close a collected shard: its counts, its real cost, its reservation."""
+    def finish(
+        self, shard: str, *, owner: str, now: datetime, counts: Mapping[str, int], run: str, validator: str
+    ) -> Closing:
+        """Close a collected shard: its counts, its real cost, its reservation. Returns what a run then looks like.
+
+        Parameters
+        ----------
+        counts
+            Lines by kind: `n_results`, `n_duplicates`, `n_unknown`, `n_unreadable`.
+        run, validator
+            The run whose requests are added up, through this validator.
+        """
         with self.transaction("finish") as tx:
             cost, unpriced = tx.rows("shard_cost", shard=shard)[0]
             row = tx.records("shard", shard=shard)[0]
@@ -462,12 +504,13 @@ class Ledger:
             )
             tx.run("settle_reservation", shard=shard, settled_usd=settled, now=now)
             move(tx, shard, ShardState.ENDED, ShardState.COLLECTED, owner=owner, now=now)
-
-    def shard_verdicts(self, shard: str, validator: str) -> tuple[int, int]:
-        """Return how many answers of a shard were billed or at fault, and how many of them are bad."""
-        with self.reading("shard verdicts") as tx:
             answered, bad = tx.rows("shard_verdicts", shard=shard, validator=validator)[0]
-        return int(answered), int(bad)
+            totals = tx.rows("counts", run=run, validator=validator)
+        return Closing(
+            n_answered=int(answered),
+            n_bad=int(bad),
+            counts={state: (int(n), int(rows)) for state, n, rows in totals},
+        )
 
     # --- judging again -----------------------------------------------------------------------------------------
 

@@ -94,6 +94,7 @@ UPDATE shard SET state = $target,
     batch_id = coalesce($batch_id, batch_id),
     reason = coalesce($reason, reason),
     provider_state = coalesce($provider_state, provider_state),
+    polled_at = CASE WHEN $provider_state IS NULL THEN polled_at ELSE $now END,
     lease_until = $lease_until,
     creating_at = CASE WHEN $target = 'creating' THEN $now ELSE creating_at END,
     submitted_at = CASE WHEN $target = 'submitted' THEN $now ELSE submitted_at END,
@@ -114,7 +115,10 @@ UPDATE shard SET lease_until = $lease_until WHERE id = $shard AND owner = $owner
 UPDATE shard SET lease_until = NULL WHERE id = $shard AND owner = $owner
 
 -- name: note_poll
-UPDATE shard SET polled_at = $now, provider_state = $provider_state WHERE id = $shard
+-- ... and give our lease back
+UPDATE shard SET polled_at = $now, provider_state = $provider_state,
+    lease_until = CASE WHEN owner = $owner THEN NULL ELSE lease_until END
+WHERE id = $shard
 
 -- name: event
 INSERT INTO event (recorded_at, shard, run, from_state, to_state, note)
