@@ -327,9 +327,10 @@ def look_ahead(job: Job) -> Outlook:
     moments = [reconcile.next_moment(job, shard, now) for shard in shards]
     if n_open and job.halted is None:
         due = job.ledger.pending(job.run_id)["due_at"]
-        if due.null_count() and not shards:
-            moments.append(now)
-        moments += due.drop_nulls().sort().head(1).to_list()
+        later = due.filter(due > now)
+        if later.len() < due.len() and not shards:
+            moments.append(now)  # with shards open, what is due and was not sent waits for one of them to end
+        moments += later.sort().head(1).to_list()
     pause = min(((moment - now).total_seconds() for moment in moments), default=0.0)
     return Outlook(n_open=n_open, n_waiting=len(shards), pause_s=max(pause, 0.0), counts=counts)
 

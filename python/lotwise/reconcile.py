@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
@@ -88,7 +89,9 @@ def next_look(job: Job, shard: ShardRow) -> datetime:
     if job.poll_s is not None:
         return last + timedelta(seconds=job.poll_s)
     age = (last - since).total_seconds()
-    return last + timedelta(seconds=lifecycle.poll_pause(age, job.rng.random()))
+    # The same each time that it is asked, or a look that was due might not be any more; another one for each process.
+    jitter = zlib.crc32(f"{job.owner}/{shard['id']}/{last}".encode()) / 2**32
+    return last + timedelta(seconds=lifecycle.poll_pause(age, jitter))
 
 
 def next_moment(job: Job, shard: ShardRow, now: datetime) -> datetime:
