@@ -15,9 +15,10 @@ from typing import Any, Literal, TypedDict
 
 import polars as pl
 
-from lotwise import engine
+from lotwise import engine, lots
 from lotwise.cost import Prices
 from lotwise.errors import BadArgument, HostedRefused, ModelNotSaid, NotAFrame, OutputClash, PriceUnknown
+from lotwise.evidence import DECISIONS, Acceptance
 from lotwise.executors import Tier, load
 from lotwise.executors.base import BatchExecutor, StreamExecutor
 from lotwise.job import Options
@@ -33,8 +34,6 @@ EMBEDDED_DEFAULT_ROWS = 2_000
 """Rows up to which the embedded demo model is used without being named."""
 
 DEFAULT_MAX_TOKENS = 1_024
-
-DECISIONS = pl.Enum(["release", "re_review", "continue"])
 
 BOOKKEEPING = pl.Schema(
     {
@@ -76,6 +75,8 @@ class Arguments(TypedDict, total=False):
         US dollars that this work may cost in all, whoever calls for it; None for no limit.
     prices
         US dollars a million tokens at the standard tier: input_mtok, output_mtok, cache_read_mtok, cache_write_mtok.
+    accept
+        What each lot is asked for, as `Acceptance(...)`; None for what was written down for the lot, else the defaults.
     check
         Rules beyond the schema: Polars expressions over the answer's columns, or functions of the value.
     on_null
@@ -105,6 +106,7 @@ class Arguments(TypedDict, total=False):
     ledger: str | os.PathLike[str] | None
     budget: Decimal | int | str | None
     prices: Mapping[str, Any] | None
+    accept: Acceptance | None
     check: Check | Sequence[Check] | None
     on_null: Literal["skip", "render"]
     retry: str | Sequence[str] | None
@@ -132,6 +134,8 @@ class Call:
     policy: Policy
     prices: Prices | None
     budget_usd: Decimal | None
+    accept: Acceptance
+    accept_said: bool
     on_null: Literal["skip", "render"]
     retry: tuple[str, ...]
     into: str | None
@@ -180,6 +184,10 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
     options = get("options") or Options()
     if not isinstance(options, Options):
         raise BadArgument.of("options", "must be lotwise.Options(...)")
+    accept = get("accept")
+    if accept is not None and not isinstance(accept, Acceptance):
+        raise BadArgument.of("accept", "must be lotwise.Acceptance(...)")
+    lots.labels_of(frame.clear(), accept or Acceptance())  # refuses a column that has no groups
     template = Template.parse(prompt)
     template.check(frame.columns)
     translated = Schema.of(schema)
@@ -234,6 +242,8 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
         policy=policy_of(options),
         prices=_prices(get("prices"), spec, tier, executor.hosted),
         budget_usd=_budget(get("budget")),
+        accept=accept or Acceptance(),
+        accept_said=accept is not None,
         on_null=on_null,
         retry=_retry(get("retry")),
         into=get("into"),

@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
 import polars as pl
 
-from lotwise import lifecycle, reconcile
+from lotwise import lifecycle, lots, reconcile
 from lotwise.errors import BudgetTooSmall, ClaimLost, RunEnded
 from lotwise.job import Job, Snapshot
 from lotwise.key import keys as content_keys
@@ -119,12 +120,17 @@ class Outlook:
         Shards that are open.
     pause_s
         Seconds until something is due.
+    counts
+        Distinct requests and rows by state.
+    phases
+        Open shards by what their provider, or we, call their state.
     """
 
     n_open: int
     n_waiting: int
     pause_s: float
-    counts: dict[str, tuple[int, int]]
+    counts: Mapping[str, tuple[int, int]]
+    phases: Mapping[str, int]
 
 
 def drive(job: Job, *, wait: bool = True) -> Outlook:
@@ -143,6 +149,7 @@ def drive(job: Job, *, wait: bool = True) -> Outlook:
         tell(job, outlook)
         finished = outlook.n_waiting == 0 and (outlook.n_open == 0 or job.halted is not None)
         if finished:
+            close_lots(job)
             end(job)
         if finished or not wait:
             return outlook
@@ -332,26 +339,28 @@ def look_ahead(job: Job) -> Outlook:
             moments.append(now)  # with shards open, what is due and was not sent waits for one of them to end
         moments += later.sort().head(1).to_list()
     pause = min(((moment - now).total_seconds() for moment in moments), default=0.0)
-    return Outlook(n_open=n_open, n_waiting=len(shards), pause_s=max(pause, 0.0), counts=counts)
+    phases = Counter(shard["provider_state"] or shard["state"] for shard in shards)
+    return Outlook(n_open=n_open, n_waiting=len(shards), pause_s=max(pause, 0.0), counts=counts, phases=phases)
 
 
 def tell(job: Job, outlook: Outlook, note: str = "") -> None:
     """Tell whoever watches where the run stands."""
-    phases: dict[str, int] = {}
-    if outlook.n_waiting:
-        for shard in job.ledger.open_shards(job.run_id, job.job_id):
-            phase = shard["provider_state"] or shard["state"]
-            phases[phase] = phases.get(phase, 0) + 1
     began = job.started_at or job.clock.now()
     job.tell(
         Snapshot(
             counts={state: n for state, (n, _) in outlook.counts.items()},
             rows={state: rows for state, (_, rows) in outlook.counts.items()},
-            phases=phases,
+            phases=outlook.phases,
             elapsed_s=(job.clock.now() - began).total_seconds(),
             note=note,
         )
     )
+
+
+def close_lots(job: Job) -> None:
+    """Plan and draw the lots whose requests are all final, if answers could be judged here."""
+    if job.lots is not None and job.validator is not None:
+        lots.close(job.ledger, job.lots, job.clock.now())
 
 
 def end(job: Job) -> None:

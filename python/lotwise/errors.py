@@ -918,3 +918,75 @@ class ExportExists(LedgerError, FileExistsError):
     def at(cls, path: object) -> ExportExists:
         """Build from the path that is taken."""
         return cls(f"{path} is there already and was left as it is; name another file, or remove it", path)
+
+
+# --- Evidence: whoever plans or inspects a lot acts ---------------------------------------------------------------
+
+
+class PlanFixed(LotwiseError, ValueError):
+    """Another rule is asked of a lot than the one that was written down before its first verdict."""
+
+    def __init__(self, message: str, lot: str, kept: dict[str, float], asked: dict[str, float]) -> None:
+        super().__init__(message)
+        self.lot, self.kept, self.asked = lot, kept, asked
+
+    @classmethod
+    def of(cls, lot: str, kept: dict[str, float], asked: dict[str, float]) -> PlanFixed:
+        """Build from the lot, the rule that stands, and the one asked for."""
+        other = [name for name in kept if kept[name] != asked[name]]
+        different = ", ".join(f"{name}={kept[name]:g} (asked: {asked[name]:g})" for name in other)
+        return cls(
+            f"lot {lot} was planned with {different} before people looked at it, and a rule is not changed after that; "
+            "leave accept= out to go on with it",
+            lot,
+            kept,
+            asked,
+        )
+
+
+class UnknownLot(LotwiseError, LookupError):
+    """The ledger has no such lot."""
+
+    def __init__(self, message: str, lots: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.lots = lots
+
+    @classmethod
+    def of(cls, lots: Iterable[str], available: Iterable[str]) -> UnknownLot:
+        """Build from the lots that are not there and those that are."""
+        unknown, known = tuple(lots), list(available)
+        near = nearest(unknown[0], known) if unknown else []
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; is it another ledger's? Say which with ledger="
+        return cls(f"the ledger has no lot {', '.join(map(repr, unknown[:3]))}{hint}", unknown)
+
+
+class LotOpen(LotwiseError, RuntimeError):
+    """A lot cannot be sampled while its requests are not final."""
+
+    def __init__(self, message: str, lots: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.lots = lots
+
+    @classmethod
+    def of(cls, lots: Iterable[str]) -> LotOpen:
+        """Build from the lots that are open."""
+        still = tuple(lots)
+        return cls(
+            f"{len(still)} lots are open ({', '.join(still[:3])}): not each of their requests is final, and what has "
+            "come in so far is no random sample. Finish the run first",
+            still,
+        )
+
+
+class NothingToInspect(LotwiseError, ValueError):
+    """A lot has no valid answer that could be looked at."""
+
+    def __init__(self, message: str, lots: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.lots = lots
+
+    @classmethod
+    def of(cls, lots: Iterable[str]) -> NothingToInspect:
+        """Build from the empty lots."""
+        empty = tuple(lots)
+        return cls(f"there is no valid answer to look at in {', '.join(empty[:3]) or 'this run'}", empty)

@@ -11,13 +11,14 @@ from typing import Any, Unpack
 import polars as pl
 
 from lotwise import call as calls
-from lotwise import engine, join
+from lotwise import engine, join, lots
 from lotwise.call import Arguments
+from lotwise.clock import SystemClock
 from lotwise.estimate import Plan
 from lotwise.key import keys as content_keys
-from lotwise.ledger.files import locate
+from lotwise.ledger.files import DATABASE, locate
 from lotwise.ledger.store import Ledger
-from lotwise.run import Run, lot_of
+from lotwise.run import Run
 from lotwise.signature import spelled_out
 
 PREVIEW_ROWS = 10
@@ -122,11 +123,21 @@ def peek(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[
     enrolled = _keyed(call, df)
     distinct = enrolled.keys.drop_nulls().unique()
     path = locate(call.ledger)
-    if not (path / "ledger.duckdb").exists():
-        answers = absent(distinct)
-    else:
-        answers = Ledger.open(path, create=False).answers(distinct, call.validator.digest)
-    return join.attach(df, enrolled.keys, answers, call, lot_of(engine.job_digest(call.spec_digest, enrolled.manifest)))
+    ledger = Ledger.open(path, create=False) if (path / DATABASE).exists() else None
+    answers = absent(distinct) if ledger is None else ledger.answers(distinct, call.validator.digest)
+    labels = lots.labels_of(df, call.accept)
+    family = lots.Family.of(
+        job=engine.job_digest(call.spec_digest, enrolled.manifest),
+        validator=call.validator.digest,
+        run="",
+        accept=call.accept,
+        said=call.accept_said,
+        rows=lots.rows_of(enrolled.keys, labels),
+    )
+    if ledger is not None:
+        lots.refuse_other_rule(ledger, family)
+    known = lots.shown(ledger, family, enrolled.keys, labels, answers, SystemClock().now())
+    return join.attach(df, enrolled.keys, answers, call, known)
 
 
 @spelled_out

@@ -16,6 +16,7 @@ from lotwise.cost import Prices
 from lotwise.executors.base import BatchExecutor, StreamExecutor
 from lotwise.ledger.store import Ledger
 from lotwise.lifecycle import Policy
+from lotwise.lots import Family
 from lotwise.request import Purpose, Spec
 from lotwise.validate import Validator
 
@@ -131,6 +132,8 @@ class Job:
     budget_usd: Decimal | None = None
     prices: Prices | None = None
     purpose: Purpose = Purpose.ANSWER
+    lots: Family | None = None
+    """The lots that are closed and drawn from once their requests are final; None for a job without lots."""
     poll_s: float | None = None
     rng: random.Random = field(default_factory=random.Random)
     tell: Callable[[Snapshot], None] = field(default=lambda _: None)

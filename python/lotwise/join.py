@@ -10,13 +10,13 @@ import json
 
 import polars as pl
 
-from lotwise.call import BOOKKEEPING, DECISIONS, Call
+from lotwise.call import BOOKKEEPING, Call
+from lotwise.evidence import NOT_LOOKED
 from lotwise.lifecycle import ROW_STATES, RowState
+from lotwise.lots import Shown
 
-NO_INSPECTION = "no_inspection"
 
-
-def attach(frame: pl.DataFrame, keys: pl.Series, answers: pl.DataFrame, call: Call, lot: str | None) -> pl.DataFrame:
+def attach(frame: pl.DataFrame, keys: pl.Series, answers: pl.DataFrame, call: Call, lots: Shown) -> pl.DataFrame:
     """Return the frame with its answers as typed columns, and the bookkeeping columns after them.
 
     Parameters
@@ -29,8 +29,8 @@ def attach(frame: pl.DataFrame, keys: pl.Series, answers: pl.DataFrame, call: Ca
         One row a distinct key: `key`, `state`, `reason`, `faults`, `attempts`, `value` (`Ledger.answers`).
     call
         Names and dtypes of the output.
-    lot
-        The lot that the rows belong to, or None where the ledger has none yet.
+    lots
+        The lots that the rows belong to, and what is known of them.
     """
     if keys.len() != frame.height:
         raise ValueError(f"{keys.len()} keys for a frame of {frame.height} rows")
@@ -47,23 +47,32 @@ def attach(frame: pl.DataFrame, keys: pl.Series, answers: pl.DataFrame, call: Ca
         .join(told, on="key", how="left", maintain_order="left", validate="m:1")
         .with_columns(pl.col("state").fill_null(pl.lit(RowState.SKIPPED.value)))
     )
-    asked = pl.col("key").is_not_null()
     bookkeeping = rows.select(
         llm_id="key",
         llm_state=pl.col("state").cast(ROW_STATES),
         llm_error="error",
         llm_attempts=pl.col("attempts").fill_null(0).cast(pl.Int32),
-        llm_lot=pl.when(asked).then(pl.lit(lot, pl.String)),
-        llm_inspected=pl.when(asked).then(pl.lit(0, pl.Int64)),
-        llm_defect_rate=pl.lit(None, pl.Float64),
-        llm_defect_low=pl.lit(None, pl.Float64),
-        llm_defect_high=pl.lit(None, pl.Float64),
-        llm_defect_upper=pl.lit(None, pl.Float64),
-        llm_decision=pl.when(asked).then(pl.lit("continue")).cast(DECISIONS),
-        llm_reason=pl.when(asked).then(pl.lit(NO_INSPECTION)),
     )
-    bookkeeping = bookkeeping.cast(BOOKKEEPING).rename({n: call.prefix + n for n in bookkeeping.columns})
+    bookkeeping = pl.concat([bookkeeping, _evidence(keys, lots)], how="horizontal").cast(BOOKKEEPING)
+    bookkeeping = bookkeeping.rename({n: call.prefix + n for n in bookkeeping.columns})
     return pl.concat([frame, rows.select(list(call.answer_columns)), bookkeeping], how="horizontal")
+
+
+_UNKNOWN = {"llm_inspected": 0, "llm_decision": "continue", "llm_reason": NOT_LOOKED}
+"""What is said of a lot that there is no evidence of."""
+
+
+def _evidence(keys: pl.Series, lots: Shown) -> pl.DataFrame:
+    """Return each row's lot and what is known of it; null for a row that asks for nothing."""
+    asked = pl.lit(keys.is_not_null())
+    if isinstance(lots.lot, str):
+        known = lots.columns.filter(llm_lot=lots.lot).row(0, named=True) if lots.columns.height else {}
+        said = {**dict.fromkeys(lots.columns.columns), **_UNKNOWN, **known, "llm_lot": lots.lot}
+        told = [pl.lit(said[name], dtype) for name, dtype in lots.columns.schema.items()]
+        return pl.select(pl.when(asked).then(one).alias(name) for name, one in zip(said, told, strict=True))
+    rows = pl.DataFrame({"llm_lot": lots.lot}).join(lots.columns, on="llm_lot", how="left", maintain_order="left")
+    rows = rows.with_columns(pl.col(name).fill_null(pl.lit(word)) for name, word in _UNKNOWN.items())
+    return rows.select(pl.when(asked).then(pl.col(name)).alias(name) for name in lots.columns.columns)
 
 
 def _errors(answers: pl.DataFrame) -> pl.Series:

@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 from lotwise import engine, join, owner, reconcile
+from lotwise import lots as evidence
 from lotwise.call import Call, executor_options, policy_of
 from lotwise.clock import Clock, SystemClock
 from lotwise.cost import Prices
@@ -201,6 +202,17 @@ class Run:
         shown.began(ledger.path, new=is_new, paid=call.executor.paid, warnings=call.warnings)
         now = clock.now()
         enrolled = engine.enroll(ledger, call.spec_digest, call.contents(frame), now)
+        run_id, job_id = engine.new_run_id(), engine.job_digest(call.spec_digest, enrolled.manifest)
+        grouped = evidence.rows_of(enrolled.keys, evidence.labels_of(frame, call.accept))
+        family = evidence.Family.of(
+            job=job_id,
+            validator=call.validator.digest,
+            run=run_id,
+            accept=call.accept,
+            said=call.accept_said,
+            rows=grouped,
+        )
+        evidence.refuse_other_rule(ledger, family)
         job = Job(
             ledger=ledger,
             executor=call.executor,
@@ -208,8 +220,8 @@ class Run:
             spec_digest=call.spec_digest,
             validator=call.validator,
             validator_digest=call.validator.digest,
-            run_id=engine.new_run_id(),
-            job_id=engine.job_digest(call.spec_digest, enrolled.manifest),
+            run_id=run_id,
+            job_id=job_id,
             n_requests=enrolled.manifest.height,
             n_skipped=enrolled.n_skipped,
             clock=clock,
@@ -220,6 +232,7 @@ class Run:
             budget_usd=call.budget_usd,
             prices=call.prices,
             poll_s=call.poll_s,
+            lots=family,
         )
         stopped = ledger.stop_reason(job.job_id)
         ledger.begin_run(
@@ -230,7 +243,9 @@ class Run:
                 "validator": call.validator.digest,
                 "job": job.job_id,
                 "tier": call.tier,
-                "options": json.dumps({"prices": None if call.prices is None else call.prices.to_json()}),
+                "options": json.dumps(
+                    {"prices": None if call.prices is None else call.prices.to_json(), "lots": family.to_json()}
+                ),
                 "prompt": call.prompt,
                 "n_rows": frame.height,
                 "n_skipped": enrolled.n_skipped,
@@ -247,6 +262,7 @@ class Run:
             manifest=enrolled.manifest,
             now=now,
         )
+        evidence.name(ledger, family, grouped, now)
         run = cls(job, reporter=shown, call=call, frame=frame, keys=enrolled.keys)
         if call.retry:
             run._reopen(call.retry)
@@ -320,6 +336,7 @@ class Run:
             prices=None if prices is None else Prices.from_json(prices),
             halted="canceled" if canceled else None,
             poll_s=poll_s,
+            lots=evidence.Family.of_run(row),
         )
         shown = reporter(progress)
         shown.began(ledger.path, new=False, paid=executor.paid, warnings=())
@@ -431,7 +448,9 @@ class Run:
             return self._answers_alone()
         distinct = self._keys.drop_nulls().unique()
         answers = self.ledger.answers(distinct, self._call.validator.digest)
-        return join.attach(self._frame, self._keys, answers, self._call, lot_of(self._job.job_id))
+        labels = evidence.labels_of(self._frame, self._call.accept)
+        known = evidence.shown(self.ledger, self._lots, self._keys, labels, answers, self._job.clock.now())
+        return join.attach(self._frame, self._keys, answers, self._call, known)
 
     def _answers_alone(self) -> pl.DataFrame:
         validator = self._job.validator
@@ -451,6 +470,21 @@ class Run:
         """
         return missing_of(self.ledger, self.id)
 
+    @property
+    def _lots(self) -> evidence.Family:
+        assert self._job.lots is not None
+        return self._job.lots
+
+    def lots(self) -> pl.DataFrame:
+        """Return what is known of the run's lots: the plan, what people saw, and what it proves.
+
+        Returns
+        -------
+        `evidence.LOTS`, one row a lot. Lots whose requests are all final are closed and drawn from first.
+        """
+        evidence.close(self.ledger, self._lots, self._job.clock.now())
+        return evidence.table(self.ledger, self._lots)
+
     def cancel(self) -> Run:
         """Stop the run: nothing more is sent, and open batches are canceled. What they finished is still collected.
 
@@ -469,11 +503,6 @@ class Run:
                 if shard["run"] == self.id:
                     reconcile.cancel(job, shard)
         return self
-
-
-def lot_of(job_id: str) -> str:
-    """Name the lot that a run's rows form: it belongs to the work, so that a repeated call finds its evidence."""
-    return job_id[:16]
 
 
 def missing_of(ledger: Ledger, run_id: str) -> pl.DataFrame:
@@ -517,4 +546,4 @@ def _from_portable(body: str | None) -> Validator | None:
     return None if body is None else Validator.of(Schema.from_portable(body))
 
 
-__all__ = ["Run", "Status", "SystemicError", "lot_of"]
+__all__ = ["Run", "Status", "SystemicError"]

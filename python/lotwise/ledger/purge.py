@@ -41,6 +41,9 @@ CONTENT: dict[str, dict[str, str]] = {
 VALUES: dict[str, dict[str, str]] = {
     "validation": {"value": "NULL"},
     "run": {"prompt": "''"},
+    "inspection": {"note": "NULL"},
+    "lot": {"label": "CASE WHEN scheme <> 'by' THEN label END"},
+    "golden": {"answer": "''"},
 }
 """What a purge of values puts in place of the columns that hold parsed answers and the user's own text."""
 

@@ -1,7 +1,7 @@
 """One transaction on the ledger: named statements with named parameters, and frames in and out.
 
-The statements stand in sql/queries.sql, and the checks of `ledger verify` in sql/checks.sql. A failing one reports its
-name, never its parameters: they hold row content.
+The statements stand in sql/queries.sql and sql/evidence.sql, and the checks of `ledger verify` in sql/checks.sql. A
+failing one reports its name, never its parameters: they hold row content.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARAMETER = re.compile(r"\$([a-z_]+)")
 def queries() -> dict[str, str]:
     """Return every named statement."""
     found: dict[str, str] = {}
-    for file in ("queries.sql", "checks.sql"):
+    for file in ("queries.sql", "evidence.sql", "checks.sql"):
         text = resources.files("lotwise.ledger").joinpath("sql", file).read_text(encoding="utf-8")
         for block in text.split("-- name: ")[1:]:
             name, body = block.split("\n", 1)

@@ -54,6 +54,10 @@ CHECKS: dict[str, str] = {
     "request_specs": "request",
     "request_parts": "request",
     "strays": "stray",
+    "lots": "lot",
+    "draws": "draw",
+    "samples": "sample",
+    "inspections": "inspection",
 }
 """The checks that are one statement each (`check_<name>` in sql/checks.sql), and the table whose rows each looks at."""
 

@@ -188,3 +188,34 @@ WHERE (part IS NOT NULL AND part NOT IN (SELECT id FROM part))
 -- each stray line belongs to a shard and says what is strange
 SELECT DISTINCT shard AS id FROM stray
 WHERE shard NOT IN (SELECT id FROM shard) OR why NOT IN ('unknown', 'duplicate', 'unreadable')
+
+-- name: check_lots
+-- each lot belongs to a run of its job, has a scheme, and its members are requests that the ledger has
+SELECT l.id FROM lot l LEFT JOIN run r ON r.id = l.run
+WHERE r.id IS NULL OR r.job <> l.job OR l.scheme NOT IN ('run', 'shard', 'by') OR (l.scheme = 'by') <> (l.by_column IS NOT NULL)
+UNION
+SELECT m.lot FROM lot_member m JOIN lot l ON l.id = m.lot
+WHERE m.multiplicity < 1 OR NOT EXISTS (SELECT 1 FROM request r WHERE r.key = m.key)
+
+-- name: check_draws
+-- each draw belongs to a lot, is numbered, and its counts add up
+SELECT d.lot AS id FROM draw d LEFT JOIN lot l ON l.id = d.lot
+WHERE l.id IS NULL OR d.n < 1 OR d.population + d.n_invalid <> d.n_unique OR d.plan_n > d.population
+   OR (d.plan_c IS NULL) <> (d.population = 0)
+UNION
+SELECT lot FROM draw GROUP BY lot HAVING count(*) <> max(n) OR count(DISTINCT n) <> count(*)
+
+-- name: check_samples
+-- each draw has the sample that it planned: so many distinct answers, ranked from 1
+SELECT coalesce(d.lot, s.lot) AS id FROM draw d FULL JOIN (
+    SELECT lot, draw, count(*) AS n, count(DISTINCT key) AS keys, min(rank) AS low, max(rank) AS high
+    FROM sample GROUP BY lot, draw
+) s ON s.lot = d.lot AND s.draw = d.n
+WHERE d.lot IS NULL OR coalesce(s.n, 0) <> d.plan_n OR coalesce(s.keys, 0) <> d.plan_n
+   OR (d.plan_n > 0 AND (s.low <> 1 OR s.high <> d.plan_n))
+
+-- name: check_inspections
+-- each verdict is one of the words, belongs to a draw, and was recorded after the plan was written down
+SELECT DISTINCT i.lot AS id FROM inspection i LEFT JOIN draw d ON d.lot = i.lot AND d.n = i.draw
+WHERE d.lot IS NULL OR i.verdict NOT IN ('bad', 'good', 'unsure') OR i.kind NOT IN ('person', 'golden', 'judge')
+   OR i.recorded_at < d.drawn_at
