@@ -406,11 +406,11 @@ def collect(job: Job, shard: ShardRow) -> None:
     tally = _Tally(sent)
     silence = _silence(job)
     try:
-        for lines in _lines(job, shard, sent):
-            results, strays = tally.sort(shard["id"], lines, job)
-            job.ledger.record(shard["id"], results, strays, job.clock.now())
-            _settle(job, shard, sent, results)
-            job.progressed()
+        _take_in(job, shard, sent, tally)
+        if not job.streams and not tally.unreturned.is_empty():
+            # A download may have been torn. Reading it again costs nothing; asking again what was answered would.
+            tally = tally.again()
+            _take_in(job, shard, sent, tally)
     except (Unreachable, ResultsGone, BatchNotFound) as fault:
         if not _given_up(job, shard, fault):
             log.info("the results of shard %s cannot be read yet: %s", shard["id"], type(fault).__name__)
@@ -421,6 +421,15 @@ def collect(job: Job, shard: ShardRow) -> None:
             silence = Code.SERVER_ERROR  # nobody was there: what has no line was certainly not answered
     _settle_unreturned(job, shard, sent, tally, silence)
     _close(job, shard, tally)
+
+
+def _take_in(job: Job, shard: ShardRow, sent: pl.DataFrame, tally: _Tally) -> None:
+    """Record, judge and settle what can be read of a shard's results, a chunk at a time."""
+    for lines in _lines(job, shard, sent):
+        results, strays = tally.sort(shard["id"], lines, job)
+        job.ledger.record(shard["id"], results, strays, job.clock.now())
+        _settle(job, shard, sent, results)
+        job.progressed()
 
 
 def _given_up(job: Job, shard: ShardRow, fault: Exception) -> bool:
@@ -510,6 +519,11 @@ class _Tally:
             dtype=pl.String,
         )
         return results, strays.select("why", "custom_id", digests, "raw", "raw_blob")
+
+    def again(self) -> _Tally:
+        """Return a tally for a second reading of the same results, which takes up only what the first one lacked."""
+        returned = pl.concat([self._recorded, self._returned])
+        return _Tally(self._sent.with_columns(recorded=pl.col("key").is_in(returned["key"].implode())))
 
     @property
     def unreturned(self) -> pl.DataFrame:
