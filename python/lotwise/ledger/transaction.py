@@ -87,10 +87,15 @@ class Transaction:
         """
         quoted = '"' + table.replace('"', '""') + '"'
         try:
-            last = self._connection.execute(f"SELECT max(rowid) FROM {quoted}").fetchall()[0][0]
-            for start in range(0, (-1 if last is None else last) + 1, step):
+            start = 0
+            while True:
+                ahead = f"SELECT min(rowid) FROM {quoted} WHERE rowid >= $a"
+                ((first,),) = self._connection.execute(ahead, {"a": start}).fetchall()
+                if first is None:
+                    return
+                start = int(first) + step
                 read = f"SELECT count(*), bit_xor(hash(t)) FROM {quoted} t WHERE rowid >= $a AND rowid < $b"
-                yield int(self._connection.execute(read, {"a": start, "b": start + step}).fetchall()[0][0])
+                yield int(self._connection.execute(read, {"a": first, "b": start}).fetchall()[0][0])
         except (duckdb.Error, RuntimeError) as error:
             raise self._translate(table, error) from None
 
