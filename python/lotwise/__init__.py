@@ -11,9 +11,12 @@ import polars as _pl
 
 from lotwise import errors
 from lotwise.estimate import Plan
+from lotwise.evidence import Acceptance
 from lotwise.frame import map, peek, plan, preview, submit
 from lotwise.handle import LedgerHandle, open_ledger
+from lotwise.inspection import Inspected, inspect
 from lotwise.job import Options
+from lotwise.reading import sample
 from lotwise.run import Run, Status
 from lotwise.schema import Nullable
 
@@ -37,6 +40,8 @@ def runs(ledger: str | os.PathLike[str] | None = None) -> _pl.DataFrame:
 
 
 __all__ = [
+    "Acceptance",
+    "Inspected",
     "LedgerHandle",
     "Nullable",
     "Options",
@@ -44,11 +49,13 @@ __all__ = [
     "Run",
     "Status",
     "errors",
+    "inspect",
     "map",
     "open_ledger",
     "peek",
     "plan",
     "preview",
     "runs",
+    "sample",
     "submit",
 ]

@@ -149,7 +149,7 @@ def drive(job: Job, *, wait: bool = True) -> Outlook:
         tell(job, outlook)
         finished = outlook.n_waiting == 0 and (outlook.n_open == 0 or job.halted is not None)
         if finished:
-            close_lots(job)
+            close_lots(job, outlook)
             end(job)
         if finished or not wait:
             return outlook
@@ -357,10 +357,11 @@ def tell(job: Job, outlook: Outlook, note: str = "") -> None:
     )
 
 
-def close_lots(job: Job) -> None:
+def close_lots(job: Job, outlook: Outlook) -> None:
     """Plan and draw the lots whose requests are all final, if answers could be judged here."""
     if job.lots is not None and job.validator is not None:
-        lots.close(job.ledger, job.lots, job.clock.now())
+        valid = None if outlook.n_open else outlook.counts.get("succeeded", (0, 0))[0]
+        lots.close(job.ledger, job.lots, job.clock.now(), valid=valid)
 
 
 def end(job: Job) -> None:

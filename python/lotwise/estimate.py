@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
 import polars as pl
 
+from lotwise import lots
 from lotwise.call import Call
 from lotwise.engine import Enrolled
+from lotwise.evidence import Reading
 from lotwise.key import spec_json
 from lotwise.ledger.files import locate
 from lotwise.ledger.store import Ledger
@@ -41,6 +44,8 @@ class Plan:
     cost_low_usd, cost_high_usd
         Nothing but the content read as four bytes a token and answered shortly; and the true upper bound. None where
         no price is known.
+    reading
+        Lots, answers and hours that people would read, and what that proves.
     warnings
         What is worth knowing before.
     close_spec
@@ -64,6 +69,7 @@ class Plan:
     n_bytes: int
     cost_low_usd: Decimal | None
     cost_high_usd: Decimal | None
+    reading: Reading
     warnings: tuple[str, ...]
     close_spec: tuple[str, ...]
     rows: pl.DataFrame = field(repr=False)
@@ -108,6 +114,7 @@ class Plan:
             n_bytes=n_bytes,
             cost_low_usd=low,
             cost_high_usd=high,
+            reading=Reading.of(_populations(call, frame, enrolled, why, cut.shards), call.accept),
             warnings=call.warnings,
             close_spec=_closest(call, ledger) if ledger is not None and nothing_done else (),
             rows=rows,
@@ -163,6 +170,24 @@ def _cost(call: Call, sizes: pl.DataFrame) -> tuple[Decimal | None, Decimal | No
     ) / Decimal(1_000_000)
     high = call.prices.upper_bound(input_bytes=total, output_tokens=call.spec.max_tokens * sizes.height)
     return low.quantize(Decimal("0.0001")), high.quantize(Decimal("0.0001"))
+
+
+def _populations(
+    call: Call, frame: pl.DataFrame, enrolled: Enrolled, why: pl.DataFrame, shards: Sequence[pl.DataFrame]
+) -> list[int]:
+    """Return the distinct requests of each lot, as they will be when all are answered.
+
+    Lots that are shards: those that would be sent, and what was sent before as one more, since the shards in which it
+    went are told by `Run.lots`.
+    """
+    labels = lots.labels_of(frame, call.accept)
+    if labels is not None:
+        rows = pl.DataFrame({"key": enrolled.keys, "label": labels}).drop_nulls("key")
+        return rows.group_by("label").agg(pl.col("key").n_unique())["key"].to_list()
+    if call.accept.scheme == "run":
+        return [why.height]
+    sent = [shard.height for shard in shards]
+    return [*sent, why.height - sum(sent)]
 
 
 def _closest(call: Call, ledger: Ledger) -> tuple[str, ...]:

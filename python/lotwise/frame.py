@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import polars as pl
 
 from lotwise import call as calls
-from lotwise import engine, join, lots
+from lotwise import engine, join, lots, reading
 from lotwise.call import Arguments
 from lotwise.clock import SystemClock
 from lotwise.estimate import Plan
@@ -200,3 +200,10 @@ class LLM:
     def plan(self, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> Plan:
         """Say what `map` would do, and do nothing: `lotwise.plan`."""
         return plan(self._df, prompt, schema, **arguments)
+
+    def sample(self, ledger: reading.LedgerLike = None, *, prefix: str | None = None) -> pl.DataFrame:
+        """Return the answers to be read of the lots that these rows belong to: `lotwise.sample`.
+
+        The sample is the lots', drawn when they were closed, also where this frame holds only some of their rows.
+        """
+        return reading.sample_of_frame(self._df, ledger, prefix or "")

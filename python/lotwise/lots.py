@@ -169,8 +169,11 @@ def _with_lot(rows: pl.DataFrame, ids: pl.DataFrame) -> pl.DataFrame:
 # --- closing ------------------------------------------------------------------------------------------------------
 
 
-def close(ledger: Ledger, family: Family, now: datetime) -> int:
+def close(ledger: Ledger, family: Family, now: datetime, *, valid: int | None = None) -> int:
     """Plan and draw every lot of a family whose requests are all final, and return how many that were.
+
+    `valid` may say how many requests of the run have a valid answer, when all of them are final: a run that was drawn
+    from just those is not looked at again.
 
     A lot that is drawn already is left alone, unless it was repaired and so holds other answers than were drawn from,
     or the call asks for another rule and nobody has looked yet. Then it is drawn anew, with another seed.
@@ -181,25 +184,28 @@ def close(ledger: Ledger, family: Family, now: datetime) -> int:
     """
     if family.accept.scheme != "shard" and store.lots_of(ledger, family.id).is_empty():
         name(ledger, family, None, now)  # a run from before there were lots
+    before = store.drawn(ledger, family.id).rename({"population": "drawn_from"})
+    same = family.accept.scheme == "run" and valid is not None and before.height > 0
+    if same and before.with_columns(population=pl.lit(valid)).filter(_is_due(family)).is_empty():
+        return 0
     members = _members(ledger, family)
     if members.is_empty():
         return 0
     if family.accept.scheme == "shard":
         _write_names(ledger, family, members["label"].unique().to_list(), now)
     standing = _standing(members)
-    before = store.drawn(ledger, family.id).rename({"population": "drawn_from"})
     due = standing.filter(pl.col("n_open") == 0).join(before, on="lot_id", how="left", maintain_order="left")
     due = due.filter(_is_due(family))
     if due.is_empty():
         return 0
-    valid = members.drop_nulls("stratum").partition_by("lot_id", as_dict=True)
+    answers = members.drop_nulls("stratum").partition_by("lot_id", as_dict=True)
     draws: list[dict[str, Any]] = []
     samples = [pl.DataFrame(schema={"lot_id": pl.String, "n": pl.Int32, **evidence.SAMPLE})]
     for lot in due.iter_rows(named=True):
         draw = _plan(family, lot)
         draws.append(draw)
         if draw["plan_n"]:
-            drawn = evidence.draw_sample(valid[(lot["lot_id"],)], draw["plan_n"], seed=draw["seed"])
+            drawn = evidence.draw_sample(answers[(lot["lot_id"],)], draw["plan_n"], seed=draw["seed"])
             samples.append(
                 drawn.select(pl.lit(lot["lot_id"]).alias("lot_id"), pl.lit(draw["n"], pl.Int32).alias("n"), pl.all())
             )

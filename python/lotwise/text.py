@@ -69,6 +69,10 @@ def plan_facts(shown: Plan) -> list[tuple[str, str]]:
         facts.append(("cost", f"{usd(shown.cost_low_usd)} to {usd(shown.cost_high_usd)}"))
     if shown.close_spec:
         facts.append(("close", f"an earlier spec of this model differs only in {', '.join(shown.close_spec)}"))
+    if shown.reading.n_rows:
+        of = f" of {plural(shown.reading.n_lots, 'lot')}"
+        facts.append(("to read", f"{plural(shown.reading.n_rows, 'answer')}{of}, {hours(shown.reading.hours)}"))
+        facts += [("", words) for words in shown.reading.words]
     facts.append(("ledger", f"{shown.ledger}{' (would be made)' if shown.ledger_is_new else ''}"))
     return facts + [("note", warning) for warning in shown.warnings]
 
@@ -109,6 +113,11 @@ def size(n_bytes: int) -> str:
             return f"{n_bytes} bytes" if unit == "bytes" else f"{amount:.1f} {unit}"
         amount /= 1_000
     return f"{amount:.1f} GB"
+
+
+def hours(amount: float) -> str:
+    """Write hours of work: minutes where it is less than two hours."""
+    return f"{round(amount * 60)} minutes" if amount < 2 else f"{amount:,.1f} hours"
 
 
 def duration(elapsed_s: float) -> str:

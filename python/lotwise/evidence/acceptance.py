@@ -144,7 +144,7 @@ class Reading:
     hours
         Time for it, at the minutes a row that were asked for.
     words
-        The plan of the largest lot in one sentence, and how often it would release a lot by its true rate.
+        The plan of the largest lot, and how often it would release a lot by its true rate.
     """
 
     n_lots: int
@@ -163,13 +163,21 @@ class Reading:
             n_lots=len(sizes),
             n_rows=n_rows,
             hours=n_rows * accept.read_minutes / 60,
-            words=() if largest is None else (largest.in_words(), curve_in_words(largest)),
+            words=() if largest is None else (_plan_in_words(largest), curve_in_words(largest)),
         )
 
 
+def _plan_in_words(plan: InspectionPlan) -> str:
+    return f"{plan.n:,} of {plan.population:,} drawn at random; release with {plan.c:,} bad or fewer"
+
+
 def curve_in_words(plan: InspectionPlan) -> str:
-    """Say how often a plan releases a lot, at the acceptable rate, between the two rates and at the limit."""
+    """Say how often a plan releases a lot, from the acceptable rate to the limit."""
     low, high = plan.acceptable or 0.0, plan.limit
-    rates = [low + (high - low) * step / 4 for step in range(5)]
-    told = ", ".join(f"{chance:.1%} at {rate:.1%} bad" for rate, chance in plan.curve(rates))
-    return f"Chance of release by what is truly bad: {told}."
+    curve = plan.curve([low + (high - low) * step / 4 for step in range(5)])
+    first, *rest = (f"{_percent(chance, 1)} with {_percent(rate, 2)} truly bad" for rate, chance in curve)
+    return f"released {first}, " + ", ".join(one.removesuffix(" truly bad") for one in rest)
+
+
+def _percent(rate: float, digits: int) -> str:
+    return f"{round(100 * rate, digits):g} %"
