@@ -216,10 +216,13 @@ SELECT sum(cost_usd), count(*) FILTER (WHERE cost_usd IS NULL AND code IN ('ok',
 FROM result WHERE shard = $shard
 
 -- name: shard_verdicts
--- How many of a shard's billed or refused answers there are, and how many of them are bad.
+-- How many of a shard's billed or refused answers there are, and how many of them are bad. Requests that are asked again
+-- because their answer was bad are no sample of the rest, so they are left out.
 SELECT count(*) FILTER (WHERE res.code IN ('ok', 'refused', 'truncated', 'needs_continuation', 'bad_request')),
        count(*) FILTER (WHERE res.code = 'bad_request' OR v.ok = false)
-FROM result res LEFT JOIN validation v ON v.shard = res.shard AND v.key = res.key AND v.validator = $validator
+FROM result res
+LEFT JOIN validation v ON v.shard = $shard AND v.key = res.key AND v.validator = $validator
+ANTI JOIN (SELECT key FROM attempt WHERE shard = $shard AND why LIKE 'changed:%') again ON again.key = res.key
 WHERE res.shard = $shard
 
 -- name: unjudged
