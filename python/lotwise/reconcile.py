@@ -38,6 +38,10 @@ log = logging.getLogger("lotwise")
 CHUNK = 25_000
 """Result lines a transaction, which keeps it well under a second."""
 
+SUM_SHARE = 0.1
+"""How much of a run may be collected between two sums over all of it. Each shard adds up by itself in any case, and
+sums over a million requests after each of fifty shards would cost more than collecting them."""
+
 OTHERS = timedelta(seconds=2)
 """How soon to see whether another process has finished with a shard that this run waits for."""
 
@@ -656,10 +660,12 @@ def _close(job: Job, shard: ShardRow, tally: _Tally) -> None:
         owner=job.owner,
         now=now,
         counts=tally.counts,
-        run=job.run_id,
         validator=job.validator_digest,
     )
-    add_up(job, closing.counts)
+    job.n_unsummed += shard["n_requests"]
+    if job.n_unsummed >= SUM_SHARE * job.n_requests:
+        balance(job)
+        job.n_unsummed = 0
     if job.validator is not None and lifecycle.systemic(closing.n_answered, closing.n_bad, job.policy):
         job.halt(f"systemic:{closing.n_bad} of {closing.n_answered} answers of shard {shard['id']} are bad")
     if job.options.cleanup and isinstance(job.executor, BatchExecutor):

@@ -349,9 +349,7 @@ def test_collected_shard_settles_its_reservation_at_its_real_cost(job: Job) -> N
     )
     counts = {"n_results": 3, "n_duplicates": 0, "n_unknown": 0, "n_unreadable": 0}
 
-    job.ledger.finish(
-        SHARD, owner=ME, now=job.clock.now(), counts=counts, run=job.run_id, validator=job.validator_digest
-    )
+    job.ledger.finish(SHARD, owner=ME, now=job.clock.now(), counts=counts, validator=job.validator_digest)
 
     assert job.ledger.shard(SHARD)["cost_usd"] == Decimal("0.3")
     assert job.ledger.sql("SELECT settled_usd::VARCHAR AS usd FROM reservation")["usd"].to_list() == ["0.300000000"]
@@ -372,9 +370,7 @@ def test_cost_that_is_not_known_settles_at_the_upper_bound(job: Job) -> None:
     )
     counts = {"n_results": 3, "n_duplicates": 0, "n_unknown": 0, "n_unreadable": 0}
 
-    job.ledger.finish(
-        SHARD, owner=ME, now=job.clock.now(), counts=counts, run=job.run_id, validator=job.validator_digest
-    )
+    job.ledger.finish(SHARD, owner=ME, now=job.clock.now(), counts=counts, validator=job.validator_digest)
 
     assert job.ledger.shard(SHARD)["cost_usd"] is None
     assert job.ledger.sql("SELECT settled_usd::VARCHAR AS usd FROM reservation")["usd"].to_list() == ["0.500000000"]

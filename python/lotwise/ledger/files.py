@@ -38,6 +38,11 @@ DEFAULT_FOLDER = ".lotwise"
 FOREIGN_WAIT_S = 5.0
 
 
+ROW_GROUP = 30_720
+"""Rows a row group. The last, partial group is written anew at every close; DuckDB's own 122,880 rows would make a
+ledger that grows by 25,000 rows a transaction write each row three times (docs/decisions/0005-row-groups.md)."""
+
+
 class Connections(Protocol):
     """Where a ledger's transactions get their DuckDB connection from."""
 
@@ -207,13 +212,18 @@ def _connect(database: Path, memory_limit: str, *, read_only: bool) -> Any:
         "memory_limit": memory_limit,
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
+        "temp_directory": f"{database}.tmp",  # an instance that began in memory would spill into the working folder
     }
+    options = f"ROW_GROUP_SIZE {ROW_GROUP}" + (", READ_ONLY" if read_only else "")
+    path, name = str(database).replace("'", "''"), database.stem.replace('"', '""')
     deadline = time.monotonic() + FOREIGN_WAIT_S
     pause = 0.01
     while True:
+        connection = duckdb.connect(config=config)
         try:
-            connection = duckdb.connect(str(database), read_only=read_only, config=config)
+            connection.execute(f"ATTACH '{path}' AS \"{name}\" ({options})")
         except duckdb.IOException as error:
+            connection.close()
             text = str(error)
             if "Could not set lock" in text:
                 if time.monotonic() < deadline:
@@ -223,7 +233,9 @@ def _connect(database: Path, memory_limit: str, *, read_only: bool) -> Any:
                 raise LedgerLocked.by(database, _pid_in(text)) from None
             raise LedgerDamaged.at(database, _first_line(text)) from None
         except duckdb.Error as error:
+            connection.close()
             raise LedgerDamaged.at(database, _first_line(str(error))) from None
+        connection.execute(f'USE "{name}"')
         connection.execute("SET preserve_insertion_order = false")
         connection.execute("SET TimeZone = 'UTC'")
         return connection

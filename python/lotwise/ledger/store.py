@@ -49,19 +49,10 @@ class Intent:
 
 @dataclass(frozen=True, kw_only=True)
 class Closing:
-    """What a closed shard brought, and how a run's requests add up after it.
-
-    Attributes
-    ----------
-    n_answered, n_bad
-        The shard's answers that were billed or failed by their own fault, and how many of them are bad.
-    counts
-        The run's distinct requests and rows, by state.
-    """
+    """What a closed shard brought: answers that were billed or failed by their own fault, and the bad among them."""
 
     n_answered: int
     n_bad: int
-    counts: dict[str, tuple[int, int]]
 
 
 class ShardRow(TypedDict):
@@ -472,17 +463,15 @@ class Ledger:
             if moved != moves.height:
                 raise ClaimLost("requests of a collected shard", moves.height, moved)
 
-    def finish(
-        self, shard: str, *, owner: str, now: datetime, counts: Mapping[str, int], run: str, validator: str
-    ) -> Closing:
-        """Close a collected shard: its counts, its real cost, its reservation. Returns what a run then looks like.
+    def finish(self, shard: str, *, owner: str, now: datetime, counts: Mapping[str, int], validator: str) -> Closing:
+        """Close a collected shard: its counts, its real cost, its reservation. Returns what became of its requests.
 
         Parameters
         ----------
         counts
             Lines by kind: `n_results`, `n_duplicates`, `n_unknown`, `n_unreadable`.
-        run, validator
-            The run whose requests are added up, through this validator.
+        validator
+            Through which answers count as good or bad.
         """
         with self.transaction("finish") as tx:
             cost, unpriced = tx.rows("shard_cost", shard=shard)[0]
@@ -505,12 +494,16 @@ class Ledger:
             tx.run("settle_reservation", shard=shard, settled_usd=settled, now=now)
             move(tx, shard, ShardState.ENDED, ShardState.COLLECTED, owner=owner, now=now)
             answered, bad = tx.rows("shard_verdicts", shard=shard, validator=validator)[0]
-            totals = tx.rows("counts", run=run, validator=validator)
-        return Closing(
-            n_answered=int(answered),
-            n_bad=int(bad),
-            counts={state: (int(n), int(rows)) for state, n, rows in totals},
-        )
+            sent, live = tx.rows("shard_balance", shard=shard)[0]
+            if sent != row["n_requests"] or live:
+                raise LedgerInconsistent.of(
+                    "the requests of a shard do not add up",
+                    shard=shard,
+                    expected=row["n_requests"],
+                    sent=sent,
+                    still_live=live,
+                )
+        return Closing(n_answered=int(answered), n_bad=int(bad))
 
     # --- judging again -----------------------------------------------------------------------------------------
 

@@ -215,6 +215,11 @@ UPDATE shard SET n_results = $n_results, n_duplicates = $n_duplicates, n_unknown
 SELECT sum(cost_usd), count(*) FILTER (WHERE cost_usd IS NULL AND code IN ('ok', 'refused', 'truncated', 'needs_continuation'))
 FROM result WHERE shard = $shard
 
+-- name: shard_balance
+-- Requests that were sent in a shard, and those that are still in it.
+SELECT (SELECT count(DISTINCT key) FROM attempt WHERE shard = $shard),
+       (SELECT count(*) FROM request WHERE live_shard = $shard)
+
 -- name: shard_verdicts
 -- How many of a shard's billed or refused answers there are, and how many of them are bad. Requests that are asked again
 -- because their answer was bad are no sample of the rest, so they are left out.
