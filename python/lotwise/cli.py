@@ -21,8 +21,8 @@ import polars as pl
 import lotwise
 from lotwise import call as calls
 from lotwise import cli_options as opt
+from lotwise import cli_review, models, tables
 from lotwise import cli_tell as tell
-from lotwise import models, tables
 from lotwise.cli_ledger import ledger as ledger_commands
 from lotwise.cli_ledger import run_id_of
 from lotwise.errors import (
@@ -309,6 +309,8 @@ def fetch_model(as_json: bool, quiet: bool) -> int:
 
 
 cli.add_command(ledger_commands)
+for _command in cli_review.COMMANDS:
+    cli.add_command(_command)
 
 
 # --- reading ------------------------------------------------------------------------------------------------------

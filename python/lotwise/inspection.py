@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -114,29 +114,33 @@ def inspect(
     most frequent does, else the answer counts as unsure. The next `peek` or `map` shows what they prove.
     """
     held = ledger_of(ledger)
-    now = (clock or SystemClock()).now()
     frame = verdicts if isinstance(verdicts, pl.DataFrame) else tables.read(Path(verdicts))
+    done = take_in(held, frame, inspector, (clock or SystemClock()).now())
+    known = frame["llm_lot"].cast(pl.String).drop_nulls().unique().sort().to_list()
+    return replace(done, lots=table_of(held, known))
+
+
+def take_in(ledger: Ledger, frame: pl.DataFrame, inspector: str | None, now: datetime) -> Inspected:
+    """Record a frame of verdicts, as `inspect` does, without looking at what they prove."""
     if missing := [name for name in NEEDED if name not in frame.columns]:
         raise UnknownColumn.from_names(missing, frame.columns, where="verdicts")
     read = _read(frame, inspector, now)
     said = read.filter(pl.col("verdict").is_not_null())
-    ids = said["lot_id"].drop_nulls().unique().to_list()
-    named = store.lots(held, ids)
-    draws, drawn, before = store.evidence(held, named["id"].to_list())
-    judged = said.with_columns(_why(held, said, named, draws))
+    named = store.lots(ledger, said["lot_id"].drop_nulls().unique().to_list())
+    draws, drawn, before = store.evidence(ledger, named["id"].to_list())
+    judged = said.with_columns(_why(ledger, said, named, draws))
     good = judged.filter(pl.col("why").is_null()).join(draws.select("lot_id", draw="n"), on="lot_id", how="left")
     new = _new(good, before)
     if new.height:
         # Not before the plan, even where a clock was set back: the plan was there.
-        store.record_inspections(held, new, max(now, cast(datetime, draws["drawn_at"].max())))
-    outside = new.join(drawn.select("lot_id", "key"), on=["lot_id", "key"], how="anti").height
+        store.record_inspections(ledger, new, max(now, cast(datetime, draws["drawn_at"].max())))
     return Inspected(
         n_recorded=new.height,
         n_repeated=good.height - new.height,
         n_blank=read.height - said.height,
-        n_outside=outside,
+        n_outside=new.join(drawn.select("lot_id", "key"), on=["lot_id", "key"], how="anti").height,
         rejected=judged.drop_nulls("why").select(llm_lot="lot_id", llm_id="key", why="why"),
-        lots=table_of(held, named["id"].to_list()),
+        lots=pl.DataFrame(schema=evidence.LOTS),
     )
 
 
