@@ -94,7 +94,7 @@ def sql(query: str, ledger: Path | None, as_json: bool) -> int:
     handle = open_ledger(ledger)
     try:
         found = handle.sql(query)
-    except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.InvalidInputException) as e:
+    except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as e:  # these quote the query
         raise BadArgument.of("QUERY", f"cannot be run: {str(e).splitlines()[0]}") from None
     except duckdb.Error as error:  # its text may quote a row
         raise BadArgument.of("QUERY", f"failed with {type(error).__name__}") from None

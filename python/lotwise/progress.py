@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 import threading
 import time
@@ -183,12 +182,12 @@ class Terminal(Live):
         out: TextIO,
         *,
         look: Look,
-        width: Callable[[], int] = lambda: shutil.get_terminal_size().columns,
+        width: Callable[[], int] | None = None,
         ticking: bool = True,
         monotonic: Monotonic = time.monotonic,
     ) -> None:
         super().__init__(ticking=ticking, monotonic=monotonic)
-        self._out, self._look, self._width = out, look, width
+        self._out, self._look, self._width = out, look, width or (lambda: columns(out))
         self._drawn = ""
 
     def began(self, ledger: Path, *, new: bool, paid: bool, warnings: Sequence[str]) -> None:
@@ -256,6 +255,14 @@ def in_kernel() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
+def columns(out: TextIO) -> int:
+    """Return how many cells a line of a terminal has; 80 where it does not say."""
+    try:
+        return os.get_terminal_size(out.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
 # --- what is said -------------------------------------------------------------------------------------------------
 
 
@@ -307,7 +314,6 @@ _INK = {
     "refused": "33",
     "skipped": "90",
 }
-_BAR_WIDTHS = (28, 16, 8, 0)
 
 
 class Look:
@@ -346,21 +352,23 @@ def terminal_line(snapshot: Snapshot, elapsed_s: float, *, width: int, look: Loo
     states = [part for part in states if not part[0].endswith((" pending", " submitted"))]
     phases = [(phases_of(snapshot), "36")] if snapshot.phases and not last else []
     percent = f"{int(100 * share):>3}%"
-    for bar_width, tail in (
-        (_BAR_WIDTHS[0], [*states, *phases]),
-        (_BAR_WIDTHS[1], [*states, *phases]),
-        (_BAR_WIDTHS[2], states),
-        (_BAR_WIDTHS[2], states[1:]),
-        (_BAR_WIDTHS[2], []),
-        (_BAR_WIDTHS[3], []),
+    faults = [part for part in states if not part[0].endswith(" succeeded")]
+    for name, bar_width, tail in (
+        ("lotwise  ", 28, [*states, *phases]),
+        ("lotwise  ", 16, [*states, *phases]),
+        ("", 16, [*states, *phases]),
+        ("", 8, [*states, *phases]),
+        ("", 8, [*faults, *phases]),
+        ("", 8, faults),
+        ("", 8, []),
+        ("", 0, []),
     ):
-        pieces = [("lotwise", "90"), (count, "1"), *tail, (clock, "90")]
+        pieces = [(count, "1"), *tail, (clock, "90")]
         bar = f"{'x' * bar_width} {percent}  " if bar_width else ""
-        plain = f"lotwise  {bar}{look.dot.join(words for words, _ in pieces[1:])}"
-        if len(plain) <= width:
+        if len(name + bar + look.dot.join(words for words, _ in pieces)) <= width:
             drawn = f"{_bar(snapshot.rows, total, bar_width, look)} {percent}  " if bar_width else ""
-            told = look.faint(look.dot).join(look.ink(ink, words) if ink != "0" else words for words, ink in pieces[1:])
-            return f"{look.faint('lotwise')}  {drawn}{told}"
+            told = look.faint(look.dot).join(look.ink(ink, words) if ink != "0" else words for words, ink in pieces)
+            return f"{look.faint(name)}{drawn}{told}"
     return f"{count} {clock}"[: max(width, 0)]
 
 
