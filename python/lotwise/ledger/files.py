@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -86,6 +86,7 @@ class Folder:
 
     path: Path
     memory_limit: str = "1GB"
+    _instance: _Kept = field(default_factory=lambda: _Kept(), repr=False, compare=False)
 
     @property
     def database(self) -> Path:
@@ -131,7 +132,7 @@ class Folder:
         """Yield a connection under the sidecar lock, and close it before the lock is given back."""
         if read_only and not self.exists:
             raise LedgerNotFound.at(self.path)
-        with self.alone(purpose), self.connect(self.database, read_only=read_only) as connection, _interruptible():
+        with self.alone(purpose), self._instance.attached(self, read_only=read_only) as connection, _interruptible():
             yield connection
 
     @contextlib.contextmanager
@@ -144,11 +145,46 @@ class Folder:
     @contextlib.contextmanager
     def connect(self, database: Path, *, read_only: bool = False) -> Iterator[Any]:
         """Yield a connection to a DuckDB file while the lock is held, and close it afterwards."""
-        connection = _connect(database, self.memory_limit, read_only=read_only)
+        connection = _instance(database, self.memory_limit)
         try:
+            _attach(connection, database, read_only=read_only)
             yield connection
         finally:
             connection.close()
+
+
+class _Kept:
+    """A DuckDB instance in memory, to which the ledger's file is attached for each transaction.
+
+    Making an instance costs ten times what attaching a file does (docs/decisions/0005-row-groups.md). Between two
+    transactions it holds no file and no lock. One that has met an error that it may not survive is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._connection: Any = None
+        self._pid = 0
+
+    @contextlib.contextmanager
+    def attached(self, folder: Folder, *, read_only: bool) -> Iterator[Any]:
+        if self._connection is None or self._pid != os.getpid():
+            self._connection, self._pid = _instance(folder.database, folder.memory_limit), os.getpid()
+        connection = self._connection
+        whole = False
+        try:
+            name = _attach(connection, folder.database, read_only=read_only)
+            try:
+                yield connection
+            finally:
+                connection.execute("USE memory")
+                connection.execute(f"DETACH {name}")  # writes a checkpoint, and gives DuckDB's own lock back
+            whole = True
+        except Exception as error:
+            whole = not isinstance(error, duckdb.Error | RuntimeError)
+            raise
+        finally:
+            if not whole:
+                self._connection = None
+                connection.close()
 
 
 def wal_of(database: Path) -> Path:
@@ -206,7 +242,8 @@ def _private() -> Iterator[None]:
         os.umask(before)
 
 
-def _connect(database: Path, memory_limit: str, *, read_only: bool) -> Any:
+def _instance(database: Path, memory_limit: str) -> Any:
+    """Make a DuckDB instance in memory, for files in the folder of `database`."""
     # Never a download: an SQLite file, say, would make DuckDB look for an extension.
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": memory_limit,
@@ -214,16 +251,22 @@ def _connect(database: Path, memory_limit: str, *, read_only: bool) -> Any:
         "autoload_known_extensions": "false",
         "temp_directory": f"{database}.tmp",  # an instance that began in memory would spill into the working folder
     }
+    connection = duckdb.connect(config=config)
+    connection.execute("SET preserve_insertion_order = false")
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def _attach(connection: Any, database: Path, *, read_only: bool) -> str:
+    """Attach a file, make it the default, and return its name in SQL. Waits a while for a foreign reader."""
     options = f"ROW_GROUP_SIZE {ROW_GROUP}" + (", READ_ONLY" if read_only else "")
-    path, name = str(database).replace("'", "''"), database.stem.replace('"', '""')
+    path, name = str(database).replace("'", "''"), '"' + database.stem.replace('"', '""') + '"'
     deadline = time.monotonic() + FOREIGN_WAIT_S
     pause = 0.01
     while True:
-        connection = duckdb.connect(config=config)
         try:
-            connection.execute(f"ATTACH '{path}' AS \"{name}\" ({options})")
+            connection.execute(f"ATTACH '{path}' AS {name} ({options})")
         except duckdb.IOException as error:
-            connection.close()
             text = str(error)
             if "Could not set lock" in text:
                 if time.monotonic() < deadline:
@@ -233,12 +276,9 @@ def _connect(database: Path, memory_limit: str, *, read_only: bool) -> Any:
                 raise LedgerLocked.by(database, _pid_in(text)) from None
             raise LedgerDamaged.at(database, _first_line(text)) from None
         except duckdb.Error as error:
-            connection.close()
             raise LedgerDamaged.at(database, _first_line(str(error))) from None
-        connection.execute(f'USE "{name}"')
-        connection.execute("SET preserve_insertion_order = false")
-        connection.execute("SET TimeZone = 'UTC'")
-        return connection
+        connection.execute(f"USE {name}")
+        return name
 
 
 def _pid_in(text: str) -> int | None:
