@@ -48,7 +48,7 @@ class Cloud(Desk):
             frame,
             model=MODELS[provider],
             env=self.env(self.api_key),
-            arguments={"poll_s": 0.05, "progress": False, **(arguments or {})},
+            arguments={"poll_s": 0.05 * work.get("speed", 1.0), "progress": False, **(arguments or {})},
             options={
                 "lease_s": 1.0,
                 "create_timeout_s": 1.0,

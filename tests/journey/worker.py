@@ -84,7 +84,8 @@ def main(work: Work) -> None:
     with (work.folder / "log").open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(name)s %(message)s", force=True)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", force=True)
+    logging.getLogger("lotwise").setLevel(logging.DEBUG)
     os.environ.update(work.env)
     install(work)
     result: dict[str, Any] = {"error": None}
