@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -87,7 +88,7 @@ def review(run: str, lot: tuple[str, ...], inspector: str, ledger: Path | None) 
     """
     handle = open_ledger(ledger)
     frame = drawn(handle, run_id_of(handle, run), lot=lot or None)
-    if not click.get_text_stream("stdin").isatty():
+    if not sys.stdin.isatty():
         raise BadArgument.of("review", "needs a terminal; for files there are `lotwise sample` and `lotwise inspect`")
     reading = Reading(handle, frame, inspector)
     reading.read(key=click.getchar)

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lotwise.errors import BadArgument, StatisticsRefused
+from lotwise.errors import BadArgument
 from lotwise.stats import InspectionPlan, inspection_plan
-from lotwise.stats.distributions import proportion
 
 Scheme = Literal["run", "shard", "by"]
 
@@ -52,12 +51,8 @@ class Acceptance:
     def __post_init__(self) -> None:
         for name in ("limit", "aql", "confidence", "margin"):
             rate = getattr(self, name)
-            if isinstance(rate, bool) or not isinstance(rate, int | float):
-                raise BadArgument.of("accept", f"{name} must be a rate, a number from 0 to 1")
-            try:
-                proportion(rate, name)
-            except StatisticsRefused as refusal:
-                raise BadArgument.of("accept", str(refusal)) from None
+            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
+                raise BadArgument.of("accept", f"{name} must be a rate, a number from 0 to 1, not percent")
         if not self.aql < self.limit:
             raise BadArgument.of("accept", f"aql={self.aql} must lie below limit={self.limit}")
         if not 0 < self.confidence < 1 or self.margin == 0:
