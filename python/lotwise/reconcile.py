@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 import polars as pl
 
-from lotwise import lifecycle
+from lotwise import lifecycle, watch
 from lotwise.clock import Clock
 from lotwise.errors import (
     AccountMismatch,
@@ -38,7 +38,7 @@ log = logging.getLogger("lotwise")
 CHUNK = 25_000
 """Result lines a transaction, which keeps it well under a second."""
 
-SUM_SHARE = 0.1
+SUM_SHARE = 0.25
 """How much of a run may be collected between two sums over all of it. Each shard adds up by itself in any case, and
 sums over a million requests after each of fifty shards would cost more than collecting them."""
 
@@ -571,7 +571,10 @@ def _settle(job: Job, shard: ShardRow, sent: pl.DataFrame, results: pl.DataFrame
     if blocked.height:
         job.halt(f"account_blocked:{blocked['detail'][0] if 'detail' in blocked.columns else ''}")
     moves = lifecycle.decide(
-        judged.with_columns(tried_variant="variant", max_tokens=pl.lit(job.spec.max_tokens), retryable=pl.lit(True)),
+        # An invalid golden answer is an answer too: it is not asked again until it agrees.
+        judged.with_columns(
+            tried_variant="variant", max_tokens=pl.lit(job.spec.max_tokens), retryable=~pl.col("golden")
+        ),
         job.policy,
     )
     _write_down(job, shard, verdicts, moves)
@@ -661,12 +664,15 @@ def _close(job: Job, shard: ShardRow, tally: _Tally) -> None:
         now=now,
         counts=tally.counts,
         validator=job.validator_digest,
+        judged=job.validator is not None,
     )
+    watch.shard_closed(job)
     job.n_unsummed += shard["n_requests"]
     if job.n_unsummed >= SUM_SHARE * job.n_requests:
         balance(job)
         job.n_unsummed = 0
-    if job.validator is not None and lifecycle.systemic(closing.n_answered, closing.n_bad, job.policy):
+    systemic = lifecycle.systemic(closing.n_answered, closing.n_bad, job.policy)
+    if job.validator is not None and systemic and not watch.undecided(job):  # the canary's answers are the gate's
         job.halt(f"systemic:{closing.n_bad} of {closing.n_answered} answers of shard {shard['id']} are bad")
     if job.options.cleanup and isinstance(job.executor, BatchExecutor):
         job.executor.delete(_batch_id(shard))

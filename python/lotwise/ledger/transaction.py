@@ -24,7 +24,7 @@ _PARAMETER = re.compile(r"\$([a-z_]+)")
 def queries() -> dict[str, str]:
     """Return every named statement."""
     found: dict[str, str] = {}
-    for file in ("queries.sql", "evidence.sql", "checks.sql"):
+    for file in ("queries.sql", "evidence.sql", "golden.sql", "checks.sql"):
         text = resources.files("lotwise.ledger").joinpath("sql", file).read_text(encoding="utf-8")
         for block in text.split("-- name: ")[1:]:
             name, body = block.split("\n", 1)
@@ -131,7 +131,7 @@ class _Registered:
 
     def __enter__(self) -> None:
         for name, frame in self._frames.items():
-            self._connection.register(name, frame.to_arrow())
+            self._connection.register(name, frame.to_arrow(compat_level=pl.CompatLevel.newest()))
 
     def __exit__(self, failed: object, *_: object) -> None:
         if failed is not None:
