@@ -18,6 +18,7 @@ from decimal import Decimal
 import polars as pl
 
 from lotwise import lifecycle, lots, reconcile
+from lotwise.bound import allowed_tokens, sized, upper_bound
 from lotwise.errors import BudgetTooSmall, ClaimLost, RunEnded
 from lotwise.job import Job, Snapshot
 from lotwise.key import keys as content_keys
@@ -29,9 +30,6 @@ log = logging.getLogger("lotwise")
 
 ENROLL_ROWS = 50_000
 """Rows rendered, hashed and written down at a time: bounds memory and the length of a transaction."""
-
-VARIANT_BYTES = 256
-"""What a changed retry adds around its variant, at most."""
 
 JUDGE_ROWS = 25_000
 """Stored answers judged again at a time."""
@@ -241,12 +239,7 @@ def next_shard(job: Job) -> pl.DataFrame | None:
 
 def cut_shards(job: Job, due: pl.DataFrame) -> Pack:
     """Cut pending requests into shards under the provider's limits and the user's."""
-    # A changed retry tells the model what was wrong: a few dozen bytes a fault beside the variant's own.
-    told = pl.col("variant").str.len_bytes().fill_null(0).cast(pl.Int64)
-    sized = due.with_columns(bytes=job.executor.sizes(job.spec, due["content_bytes"])).with_columns(
-        pl.col("bytes") + pl.when(told > 0).then(2 * told + VARIANT_BYTES).otherwise(0)
-    )
-    return pack(sized, job.executor.limits, shard_rows=job.options.shard_rows, shard_bytes=job.options.shard_bytes)
+    return pack(sized(job, due), job.executor.limits, shard_rows=job.options.shard_rows, shard_bytes=job.options.shard_bytes)
 
 
 def intend(job: Job, planned: pl.DataFrame) -> ShardRow | None:
@@ -284,23 +277,6 @@ def intend(job: Job, planned: pl.DataFrame) -> ShardRow | None:
                 return None
         else:
             return job.ledger.shard(shard)
-
-
-def upper_bound(job: Job, planned: pl.DataFrame) -> Decimal | None:
-    """Return the most that a shard can cost, in dollars; None where no price is known."""
-    if job.prices is None:
-        return None
-    return job.prices.upper_bound(
-        input_bytes=int(planned["bytes"].sum()),
-        output_tokens=int(allowed_tokens(job, planned).sum()),
-        requests=planned.height,
-    )
-
-
-def allowed_tokens(job: Job, planned: pl.DataFrame) -> pl.Series:
-    """Return the output tokens that each request may use, a changed retry's larger limit included."""
-    changed = planned["variant"].str.extract(r'"max_tokens":\s*(\d+)').cast(pl.Int64)
-    return changed.fill_null(job.spec.max_tokens)
 
 
 def fitting(job: Job, planned: pl.DataFrame, room_usd: Decimal) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import polars as pl
 
-from lotwise.request import BILLED, Code
+from lotwise.request import BILLED, PERHAPS_BILLED, Code
 
 
 class ShardState(StrEnum):
@@ -125,7 +125,6 @@ class Policy:
 # What an invalid answer can be retried with. A refusal, a continuation and an input fault have no changed retry.
 _INPUT_FAULTS = (Code.BAD_REQUEST,)
 _NOT_BILLED = (Code.EXPIRED, Code.CANCELED, Code.RATE_LIMITED, Code.SERVER_ERROR)
-_PERHAPS_BILLED = (Code.UNRETURNED, Code.UNREADABLE, Code.UNCERTAIN)
 
 
 def decide(attempts: pl.DataFrame, policy: Policy) -> pl.DataFrame:
@@ -148,7 +147,7 @@ def decide(attempts: pl.DataFrame, policy: Policy) -> pl.DataFrame:
     """
     code = pl.col("code").cast(pl.String)
     billed = code.is_in([c.value for c in BILLED])
-    own_fault = code.is_in([c.value for c in (*_INPUT_FAULTS, *_PERHAPS_BILLED)])
+    own_fault = code.is_in([c.value for c in (*_INPUT_FAULTS, *PERHAPS_BILLED)])
     unbilled = code.is_in([c.value for c in _NOT_BILLED])
     frame = attempts.with_columns(
         code=code,
@@ -166,7 +165,7 @@ def decide(attempts: pl.DataFrame, policy: Policy) -> pl.DataFrame:
         & (pl.col("code") != Code.NEEDS_CONTINUATION.value)
     )
     again = unbilled & (pl.col("resends") <= policy.max_resends)
-    asked_again = [c.value for c in _PERHAPS_BILLED if not (policy.hold_uncertain and c is Code.UNCERTAIN)]
+    asked_again = [c.value for c in PERHAPS_BILLED if not (policy.hold_uncertain and c is Code.UNCERTAIN)]
     ask_again = pl.col("code").is_in(asked_again) & (pl.col("faults") < policy.max_attempts)
     blocked = pl.col("code") == Code.ACCOUNT_BLOCKED.value
     reason = pl.when(pl.col("invalid")).then(pl.coalesce("fault_code", "code")).otherwise(pl.col("code"))

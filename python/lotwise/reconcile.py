@@ -12,10 +12,12 @@ import logging
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 import polars as pl
 
 from lotwise import lifecycle, watch
+from lotwise.bound import sized, upper_bound
 from lotwise.clock import Clock
 from lotwise.errors import (
     AccountMismatch,
@@ -31,7 +33,7 @@ from lotwise.executors.base import BatchExecutor, StreamExecutor
 from lotwise.job import Job
 from lotwise.ledger.store import ShardRow, lease
 from lotwise.lifecycle import RequestState, ShardState, Standing, Step
-from lotwise.request import BILLED, Code, Listed, Observation, Phase, Shard, custom_id
+from lotwise.request import BILLED, PERHAPS_BILLED, Code, Listed, Observation, Phase, Shard, custom_id
 
 log = logging.getLogger("lotwise")
 
@@ -407,7 +409,7 @@ def collect(job: Job, shard: ShardRow) -> None:
     """
     sent, held = job.ledger.sent(shard["id"])
     _settle(job, shard, sent, reread(job, held))  # recorded before a crash, not yet judged
-    tally = _Tally(sent)
+    tally = _Tally(sent, last=job.streams)
     silence = _silence(job)
     try:
         _take_in(job, shard, sent, tally)
@@ -424,7 +426,7 @@ def collect(job: Job, shard: ShardRow) -> None:
         if job.streams:
             silence = Code.SERVER_ERROR  # nobody was there: what has no line was certainly not answered
     _settle_unreturned(job, shard, sent, tally, silence)
-    _close(job, shard, tally)
+    _close(job, shard, tally, silence)
 
 
 def _take_in(job: Job, shard: ShardRow, sent: pl.DataFrame, tally: _Tally) -> None:
@@ -479,7 +481,8 @@ def _gather(lists: Iterable[list[bytes]], clock: Clock | None = None) -> Iterato
 class _Tally:
     """What has come back for a shard, by key, and what came that should not have."""
 
-    def __init__(self, sent: pl.DataFrame) -> None:
+    def __init__(self, sent: pl.DataFrame, *, last: bool) -> None:
+        self._last = last
         self._sent = sent.select("key")
         self._recorded = sent.filter("recorded").select("key")
         self._returned = pl.DataFrame(schema={"key": pl.String})
@@ -498,9 +501,12 @@ class _Tally:
             key=pl.when(pl.col("custom_id").str.starts_with(shard + "-")).then(pl.col("custom_id").str.slice(17)),
         ).with_row_index("line")
         known = frame.join(self._sent, on="key", how="semi")
+        # What cannot be read may be whole in the next reading; as a result it would stand for good.
+        held_back = known.filter(pl.lit(not self._last) & (pl.col("code") == Code.UNREADABLE.value))
+        known = known.join(held_back, on="line", how="anti", maintain_order="left")
         first = known.unique("key", keep="first", maintain_order=True).join(self._returned, on="key", how="anti")
         why = (
-            pl.when(pl.col("custom_id").is_null())
+            pl.when(pl.col("custom_id").is_null() | pl.col("line").is_in(held_back["line"].implode()))
             .then(pl.lit("unreadable"))
             .when(pl.col("key").is_in(known["key"].implode()))
             .then(pl.lit("duplicate"))
@@ -515,7 +521,10 @@ class _Tally:
         costs = job.prices.cost_usd(results) if job.prices is not None else pl.lit(None, pl.Decimal(18, 9))
         billed = pl.col("code").is_in([c.value for c in BILLED])
         results = results.with_columns(cost_usd=costs).with_columns(
-            cost_usd=pl.when(billed).then("cost_usd").otherwise(pl.lit(0).cast(pl.Decimal(18, 9)))
+            cost_usd=pl.when(billed)
+            .then("cost_usd")
+            .when(~pl.col("code").is_in([c.value for c in PERHAPS_BILLED]))
+            .then(pl.lit(0).cast(pl.Decimal(18, 9)))
         )
         digests = pl.Series(
             "line_digest",
@@ -527,7 +536,8 @@ class _Tally:
     def again(self) -> _Tally:
         """Return a tally for a second reading of the same results, which takes up only what the first one lacked."""
         returned = pl.concat([self._recorded, self._returned])
-        return _Tally(self._sent.with_columns(recorded=pl.col("key").is_in(returned["key"].implode())))
+        taken = pl.col("key").is_in(returned["key"].implode())
+        return _Tally(self._sent.with_columns(recorded=taken), last=True)
 
     @property
     def unreturned(self) -> pl.DataFrame:
@@ -650,7 +660,13 @@ def _settle_unreturned(job: Job, shard: ShardRow, sent: pl.DataFrame, tally: _Ta
     _write_down(job, shard, pl.DataFrame(schema={"key": pl.String}), moves)
 
 
-def _close(job: Job, shard: ShardRow, tally: _Tally) -> None:
+def _unseen_usd(job: Job, doubtful: pl.DataFrame, silence: Code) -> Decimal | None:
+    """Return what attempts whose cost is not known can have cost at most; those that certainly never ran cost nothing."""
+    ran = doubtful if silence in PERHAPS_BILLED else doubtful.filter("returned")
+    return upper_bound(job, sized(job, ran)) if ran.height else Decimal(0)
+
+
+def _close(job: Job, shard: ShardRow, tally: _Tally, silence: Code) -> None:
     """Close a collected shard, check that every row is accounted for, and see whether to go on."""
     ledger, now = job.ledger, job.clock.now()
     if shard["state"] != ShardState.ENDED:
@@ -665,6 +681,7 @@ def _close(job: Job, shard: ShardRow, tally: _Tally) -> None:
         counts=tally.counts,
         validator=job.validator_digest,
         judged=job.validator is not None,
+        bound=lambda doubtful: _unseen_usd(job, doubtful, silence),
     )
     watch.shard_closed(job)
     job.n_unsummed += shard["n_requests"]
@@ -675,7 +692,10 @@ def _close(job: Job, shard: ShardRow, tally: _Tally) -> None:
     if job.validator is not None and systemic and not watch.undecided(job):  # the canary's answers are the gate's
         job.halt(f"systemic:{closing.n_bad} of {closing.n_answered} answers of shard {shard['id']} are bad")
     if job.options.cleanup and isinstance(job.executor, BatchExecutor):
-        job.executor.delete(_batch_id(shard))
+        try:
+            job.executor.delete(_batch_id(shard))
+        except (Unreachable, BatchNotFound) as fault:
+            log.warning("the provider's copy of shard %s stays there: %s", shard["id"], type(fault).__name__)
 
 
 def balance(job: Job) -> dict[str, tuple[int, int]]:

@@ -38,6 +38,10 @@ BILLED = frozenset({Code.OK, Code.REFUSED, Code.TRUNCATED, Code.NEEDS_CONTINUATI
 """Codes of attempts that the provider charges for (provider contracts, outcome mapping)."""
 
 
+PERHAPS_BILLED = frozenset({Code.UNRETURNED, Code.UNREADABLE, Code.UNCERTAIN})
+"""Codes of attempts that may have been charged without our seeing the answer."""
+
+
 class Outcome(StrEnum):
     """What the provider said of one attempt."""
 

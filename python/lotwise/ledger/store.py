@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -463,7 +463,16 @@ class Ledger:
             if moved != moves.height:
                 raise ClaimLost("requests of a collected shard", moves.height, moved)
 
-    def finish(self, shard: str, *, owner: str, now: datetime, counts: Mapping[str, int], validator: str) -> Closing:
+    def finish(
+        self,
+        shard: str,
+        *,
+        owner: str,
+        now: datetime,
+        counts: Mapping[str, int],
+        validator: str,
+        bound: Callable[[pl.DataFrame], Decimal | None] = lambda _: None,
+    ) -> Closing:
         """Close a collected shard: its counts, its real cost, its reservation. Returns what became of its requests.
 
         Parameters
@@ -472,16 +481,18 @@ class Ledger:
             Lines by kind: `n_results`, `n_duplicates`, `n_unknown`, `n_unreadable`.
         validator
             Through which answers count as good or bad.
+        bound
+            Says what attempts (`key`, `content_bytes`, `variant`, `returned`) that may have been charged unseen can
+            have cost at most; None where no price is known, for the whole reservation.
         """
         with self.transaction("finish") as tx:
             cost, unpriced = tx.rows("shard_cost", shard=shard)[0]
             row = tx.records("shard", shard=shard)[0]
-            # A price that is not known settles at the reservation: the upper bound is the honest figure then.
-            settled = (
-                row["reserved_usd"]
-                if unpriced or (cost is None and row["reserved_usd"] is None)
-                else (cost or Decimal(0))
-            )
+            # What may have been charged unseen keeps its upper bound: a bill is never understated.
+            doubtful = tx.frame("doubtful", shard=shard)
+            unseen = bound(doubtful) if doubtful.height and row["reserved_usd"] is not None else Decimal(0)
+            known = cost or Decimal(0)
+            settled = row["reserved_usd"] if unseen is None else min(known + unseen, row["reserved_usd"] or known)
             tx.run(
                 "finish_shard",
                 shard=shard,

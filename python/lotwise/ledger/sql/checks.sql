@@ -135,6 +135,7 @@ WHERE s.id IS NULL OR e.shard IS NULL OR e.from_state <> e.before OR NOT e.is_le
 
 -- name: check_reservations
 -- each shard that may cost money has one reservation, settled exactly when the shard is closed, at what it cost
+-- (at more where some attempts may have been charged unseen)
 SELECT DISTINCT coalesce(s.id, r.shard) AS id
 FROM shard s FULL JOIN (SELECT *, count(*) OVER (PARTITION BY shard) AS times FROM reservation) r ON r.shard = s.id
 WHERE s.id IS NULL
@@ -143,8 +144,10 @@ WHERE s.id IS NULL
         r.times <> 1 OR r.job <> s.job OR r.reserved_usd IS DISTINCT FROM s.reserved_usd
         OR (s.state IN ('collected', 'rejected', 'lost')) <> (r.settled_usd IS NOT NULL)
         OR (s.state IN ('rejected', 'lost') AND r.settled_usd <> 0)
-        OR (s.state = 'collected' AND r.settled_usd <> coalesce(s.cost_usd, 0)
-            AND NOT (s.cost_usd IS NULL AND r.settled_usd = r.reserved_usd))))
+        OR (s.state = 'collected' AND r.settled_usd < coalesce(s.cost_usd, 0))
+        OR (s.state = 'collected' AND r.settled_usd > coalesce(s.cost_usd, 0) AND s.id NOT IN (
+            SELECT a.shard FROM attempt a LEFT JOIN result x ON x.shard = a.shard AND x.key = a.key
+            WHERE x.cost_usd IS NULL))))
 
 -- name: check_reserved_enough
 -- no shard cost more than was reserved for it

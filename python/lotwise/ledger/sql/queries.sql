@@ -220,6 +220,12 @@ FROM result WHERE shard = $shard
 SELECT (SELECT count(DISTINCT key) FROM attempt WHERE shard = $shard),
        (SELECT count(*) FROM request WHERE live_shard = $shard)
 
+-- name: doubtful
+-- Attempts of a shard that may have been charged, at a cost that is not known.
+SELECT a.key, r.content_bytes, a.variant, x.key IS NOT NULL AS returned
+FROM attempt a JOIN request r USING (key) LEFT JOIN result x ON x.shard = a.shard AND x.key = a.key
+WHERE a.shard = $shard AND x.cost_usd IS NULL
+
 -- name: shard_verdicts
 -- How many of a shard's billed or refused answers there are, and how many of them are bad. Requests that are asked again
 -- because their answer was bad are no sample of the rest, so they are left out.
