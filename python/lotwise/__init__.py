@@ -13,6 +13,7 @@ from lotwise import errors
 from lotwise.estimate import Plan
 from lotwise.evidence import Acceptance
 from lotwise.frame import map, peek, plan, preview, submit
+from lotwise.golden import Golden
 from lotwise.handle import LedgerHandle, open_ledger
 from lotwise.inspection import Inspected, inspect
 from lotwise.job import Options
@@ -41,6 +42,7 @@ def runs(ledger: str | os.PathLike[str] | None = None) -> _pl.DataFrame:
 
 __all__ = [
     "Acceptance",
+    "Golden",
     "Inspected",
     "LedgerHandle",
     "Nullable",

@@ -15,12 +15,15 @@ from typing import Any, Literal, TypedDict
 
 import polars as pl
 
+from lotwise import canary as rules
 from lotwise import engine, lots
+from lotwise.canary import Canary, Mode
 from lotwise.cost import Prices
-from lotwise.errors import BadArgument, HostedRefused, ModelNotSaid, NotAFrame, OutputClash, PriceUnknown
+from lotwise.errors import BadArgument, BadGolden, HostedRefused, ModelNotSaid, NotAFrame, OutputClash, PriceUnknown
 from lotwise.evidence import DECISIONS, Acceptance
 from lotwise.executors import Tier, load
 from lotwise.executors.base import BatchExecutor, StreamExecutor
+from lotwise.golden import Golden, GoldenSet
 from lotwise.job import Options
 from lotwise.key import spec_digest
 from lotwise.lifecycle import ROW_STATES, Policy
@@ -77,6 +80,12 @@ class Arguments(TypedDict, total=False):
         US dollars a million tokens at the standard tier: input_mtok, output_mtok, cache_read_mtok, cache_write_mtok.
     accept
         What each lot is asked for, as `Acceptance(...)`; None for what was written down for the lot, else the defaults.
+    golden
+        Rows with known answers, as `Golden(frame, answers=[...])`: asked first, and a few with every later shard.
+    canary
+        True or False, or "override" to go on past a failed canary; None for on where there is a golden set, or where
+        2,000 requests or more go to a model that is paid for or hosted. The golden rows and the first 5 % of the
+        requests, at most 500, are sent first, and only if they pass is the rest.
     check
         Rules beyond the schema: Polars expressions over the answer's columns, or functions of the value.
     on_null
@@ -106,6 +115,8 @@ class Arguments(TypedDict, total=False):
     ledger: str | os.PathLike[str] | None
     budget: Decimal | int | str | None
     prices: Mapping[str, Any] | None
+    golden: Golden | None
+    canary: bool | Literal["override"] | None
     accept: Acceptance | None
     check: Check | Sequence[Check] | None
     on_null: Literal["skip", "render"]
@@ -136,6 +147,8 @@ class Call:
     budget_usd: Decimal | None
     accept: Acceptance
     accept_said: bool
+    golden: GoldenSet | None
+    canary_said: bool | Literal["override"] | None
     on_null: Literal["skip", "render"]
     retry: tuple[str, ...]
     into: str | None
@@ -150,6 +163,28 @@ class Call:
         """Yield the frame's rendered rows in slices, null for a skipped row."""
         for part in frame.iter_slices(engine.ENROLL_ROWS):
             yield render(part, self.template, on_null=self.on_null)
+
+    def canary(self, n_requests: int) -> Canary | None:
+        """Return what must pass before all of so many distinct requests are sent; None for nothing."""
+        said = self.canary_said
+        wanted = self.golden is not None or self.executor.paid or self.executor.hosted if said is None else bool(said)
+        n_frame = rules.frame_rows(n_requests) if wanted and self.options.systemic_rate is not None else 0
+        if self.golden is None and not n_frame:
+            return None
+        mode: Mode = "override" if said == "override" else "on" if wanted else "off"
+        return Canary(
+            spec=self.spec_digest,
+            subject=rules.subject(
+                golden=self.golden,
+                prompt=self.prompt,
+                validator=self.validator.digest,
+                bad_limit=self.options.systemic_rate,
+            ),
+            golden=self.golden,
+            bad_limit=self.options.systemic_rate,
+            n_frame=n_frame,
+            mode=mode,
+        )
 
     @property
     def output_schema(self) -> pl.Schema:
@@ -244,6 +279,8 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
         budget_usd=_budget(get("budget")),
         accept=accept or Acceptance(),
         accept_said=accept is not None,
+        golden=_golden(get("golden"), get("canary"), template, translated, spec, on_null, dict(frame.schema)),
+        canary_said=get("canary"),
         on_null=on_null,
         retry=_retry(get("retry")),
         into=get("into"),
@@ -263,6 +300,29 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
     if twice:
         raise OutputClash.from_names(sorted(twice))
     return call
+
+
+def _golden(
+    golden: object,
+    canary: object,
+    template: Template,
+    schema: Schema,
+    spec: Spec,
+    on_null: Literal["skip", "render"],
+    dtypes: Mapping[str, pl.DataType],
+) -> GoldenSet | None:
+    if not (canary is None or isinstance(canary, bool) or canary == "override"):
+        raise BadArgument.of("canary", "must be True, False, 'override' or None")
+    if golden is None:
+        return None
+    if not isinstance(golden, Golden):
+        raise BadArgument.of("golden", "must be lotwise.Golden(frame, answers=[...])")
+    bound = GoldenSet.bind(golden, template, schema, spec.examples, on_null=on_null, dtypes=dtypes)
+    n = bound.rows.height
+    best = rules.judge(threshold=bound.threshold, n_golden=n, agreed=n, bad_limit=None, n_frame=0, n_invalid=0)
+    if canary is not False and not best.passed:
+        raise BadGolden.because(f"{n} rows are too few: even if all agree, {best.reason.rpartition('; ')[2]}")
+    return bound
 
 
 def policy_of(options: Options) -> Policy:

@@ -17,7 +17,7 @@ from decimal import Decimal
 
 import polars as pl
 
-from lotwise import lifecycle, lots, reconcile
+from lotwise import lifecycle, lots, reconcile, watch
 from lotwise.bound import allowed_tokens, sized, upper_bound
 from lotwise.errors import BudgetTooSmall, ClaimLost, RunEnded
 from lotwise.job import Job, Snapshot
@@ -183,7 +183,7 @@ def judge_stored(job: Job) -> None:
                 resends=pl.lit(0, pl.Int32),
                 tried_variant=pl.lit(None, pl.String),
                 max_tokens=pl.lit(job.spec.max_tokens),
-                retryable=pl.lit(True),
+                retryable=~pl.col("golden"),
             ),
             job.policy,
         ).filter(to_state=RequestState.PENDING.value)
@@ -194,14 +194,17 @@ def judge_stored(job: Job) -> None:
 
 
 def send(job: Job) -> None:
-    """Send what is due, one shard after the other, while the window and the budget have room."""
+    """Send what is due, one shard after the other, while the gate is open and window and budget have room."""
+    if not watch.keep_gate(job):
+        judge_stored(job)  # the canary's answers, which another process recorded
+        return
     room = window(job)
     while job.halted is None and room > 0:
         planned = next_shard(job)
         if planned is None:
             return
         try:
-            shard = intend(job, planned)
+            shard = intend(job, watch.with_riders(job, planned))
             if shard is None:
                 return
             reconcile.submit(job, shard)
@@ -228,7 +231,7 @@ def next_shard(job: Job) -> pl.DataFrame | None:
     """Return the next planned shard; cuts anew when the plan is used up, and is None when nothing is due."""
     if not job.queue:
         now = job.clock.now()
-        pending = job.ledger.pending(job.run_id)
+        pending = watch.unlocked(job, job.ledger.pending(job.run_id))
         due = pending.filter(pl.col("due_at").is_null() | (pl.col("due_at") <= now))
         cut = cut_shards(job, due)
         if cut.oversize.height:
@@ -239,7 +242,9 @@ def next_shard(job: Job) -> pl.DataFrame | None:
 
 def cut_shards(job: Job, due: pl.DataFrame) -> Pack:
     """Cut pending requests into shards under the provider's limits and the user's."""
-    return pack(sized(job, due), job.executor.limits, shard_rows=job.options.shard_rows, shard_bytes=job.options.shard_bytes)
+    return pack(
+        sized(job, due), watch.room(job), shard_rows=job.options.shard_rows, shard_bytes=job.options.shard_bytes
+    )
 
 
 def intend(job: Job, planned: pl.DataFrame) -> ShardRow | None:
@@ -263,13 +268,15 @@ def intend(job: Job, planned: pl.DataFrame) -> ShardRow | None:
             lease_until=lease(now, job.options.lease_s),
             bytes=int(planned["bytes"].sum()),
             keys=planned["key"],
+            golden=planned.filter("golden")["key"],
             reserved_usd=bound,
             budget_usd=job.budget_usd,
         )
         try:
             job.ledger.intend(intent, now)
         except BudgetTooSmall as full:
-            planned = fitting(job, planned, full.budget_usd - full.committed_usd)
+            wanted = planned if watch.undecided(job) else planned.filter(~pl.col("golden"))  # riders give way
+            planned = fitting(job, wanted, full.budget_usd - full.committed_usd)
             if planned.is_empty():
                 if not job.ledger.open_shards(job.run_id, job.job_id):
                     job.halt("budget")
@@ -309,11 +316,13 @@ def look_ahead(job: Job) -> Outlook:
     shards = job.ledger.open_shards(job.run_id, job.job_id) if n_open or job.halted else []
     moments = [reconcile.next_moment(job, shard, now) for shard in shards]
     if n_open and job.halted is None:
-        due = job.ledger.pending(job.run_id)["due_at"]
+        due = watch.unlocked(job, job.ledger.pending(job.run_id))["due_at"]
         later = due.filter(due > now)
         if later.len() < due.len() and not shards:
             moments.append(now)  # with shards open, what is due and was not sent waits for one of them to end
         moments += later.sort().head(1).to_list()
+        if watch.undecided(job) and not moments:
+            moments.append(now)  # the canary is answered
     pause = min(((moment - now).total_seconds() for moment in moments), default=0.0)
     phases = Counter(shard["provider_state"] or shard["state"] for shard in shards)
     return Outlook(n_open=n_open, n_waiting=len(shards), pause_s=max(pause, 0.0), counts=counts, phases=phases)
@@ -343,6 +352,8 @@ def close_lots(job: Job, outlook: Outlook) -> None:
 def end(job: Job) -> None:
     """Write down how the run ended."""
     if job.halted is None:
+        if not (unasked := watch.left_over(job)).is_empty():
+            job.ledger.give_up(unasked, RequestState.DEAD_LETTERED.value, "run_ended")
         job.ledger.end_run(job.run_id, "done", None, job.clock.now())
     elif job.halted != "canceled":
         job.ledger.end_run(job.run_id, "stopped", job.halted, job.clock.now())

@@ -855,12 +855,14 @@ class RunStopped(LotwiseError, RuntimeError):
             "account_blocked": (AccountBlocked, f"the provider no longer takes requests of this account ({detail})"),
             "rejected": (ShardRejected, f"the provider refused a whole shard ({detail})"),
             "canceled": (RunCanceled, "the run was canceled"),
+            "canary": (CanaryFailed, f"the canary does not let the rest through ({detail})"),
         }.get(code, (cls, reason))
         hint = {
             "budget": "Call again with a larger budget= to go on",
             "systemic": "Look at .partial(), mend the prompt or schema, or raise Options(systemic_rate=)",
             "account_blocked": "Nothing is lost and no attempt was used up: call again once the account is in order",
             "rejected": "The other shards went on; call again once the cause is mended",
+            "canary": "Look at .partial(), mend the prompt, schema or threshold, or pass canary='override'",
         }.get(code, "Call again to go on")
         return kind(f"{text}. {hint}. Run {run.id}; .partial() has what is done", run, reason)
 
@@ -883,6 +885,20 @@ class ShardRejected(RunStopped):
 
 class RunCanceled(RunStopped):
     """The run was canceled."""
+
+
+class CanaryFailed(RunStopped):
+    """Golden rows do not agree, or too many answers of the canary are invalid. A later call is refused as well, until
+    the spec or the threshold changes or ``canary="override"`` is passed."""
+
+
+class BadGolden(LotwiseError, ValueError):
+    """A golden set cannot be used as it is."""
+
+    @classmethod
+    def because(cls, what: str) -> BadGolden:
+        """Build from what is wrong with it; never from a value in it."""
+        return cls(f"golden: {what}")
 
 
 class PurgeRefused(LedgerError, RuntimeError):

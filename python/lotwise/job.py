@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import polars as pl
 
+from lotwise.canary import Canary
 from lotwise.clock import Clock
 from lotwise.cost import Prices
 from lotwise.executors.base import BatchExecutor, StreamExecutor
@@ -139,6 +140,14 @@ class Job:
     tell: Callable[[Snapshot], None] = field(default=lambda _: None)
     progressed: Callable[[], None] = field(default=lambda: None)
     """Called after every settled chunk of results."""
+    notify: Callable[[str], None] = field(default=lambda _: None)
+    """Called with what whoever watches must know at once."""
+    canary: Canary | None = None
+    """What must pass before the rest is sent; None for a job without a gate."""
+    gate: Literal["open", "passed", "failed"] = "open"
+    """How the gate stood at the last look."""
+    golden_known: pl.DataFrame | None = None
+    """Golden rows whose answers are known for good."""
     started_at: datetime | None = None
     halted: str | None = None
     """Why nothing more is sent: a code, with a colon and a detail where there is one. Open shards still run out."""

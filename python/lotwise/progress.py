@@ -38,6 +38,7 @@ class Reporter(Protocol):
     def began(self, ledger: Path, *, new: bool, paid: bool, warnings: Sequence[str]) -> None: ...
     def due(self, now: datetime) -> bool: ...
     def tell(self, snapshot: Snapshot) -> None: ...
+    def noticed(self, text: str) -> None: ...
     def detached(self, run_id: str, ledger: Path) -> None: ...
     def finished(self) -> None: ...
 
@@ -78,6 +79,9 @@ class Silent:
     def tell(self, snapshot: Snapshot) -> None:
         pass
 
+    def noticed(self, text: str) -> None:
+        pass
+
     def detached(self, run_id: str, ledger: Path) -> None:
         print(detached_text(run_id, ledger), file=sys.stderr)
 
@@ -102,6 +106,9 @@ class Lines(Paced):
         self._latest = snapshot
         if self._monotonic() - self._written_at >= PLAIN_EVERY_S:
             self._write()
+
+    def noticed(self, text: str) -> None:
+        print(f"lotwise: {text}", file=self._out, flush=True)
 
     def detached(self, run_id: str, ledger: Path) -> None:
         self._write()
@@ -203,6 +210,12 @@ class Terminal(Live):
             self._drawn = line
             print(f"\r{line}\x1b[K", end="", file=self._out, flush=True)
 
+    def noticed(self, text: str) -> None:
+        with self._drawing:
+            clear = "\r\x1b[K" if self._drawn else ""
+            print(f"{clear}{self._look.faint('lotwise')}  {text}", file=self._out, flush=True)
+            self._drawn = ""  # the line below it is drawn anew
+
     def detached(self, run_id: str, ledger: Path) -> None:
         self._end()
         self._left = True
@@ -226,6 +239,9 @@ class Notebook(Live):
 
         plain = f"lotwise: {plain_line(snapshot)}, {text.duration(elapsed_s)}"
         self._show({"text/html": html.progress(snapshot, elapsed_s, self._notes), "text/plain": plain})
+
+    def noticed(self, text: str) -> None:
+        self._notes = [*self._notes, text]
 
     def detached(self, run_id: str, ledger: Path) -> None:
         self._notes = [*self._notes, *detached_text(run_id, ledger).splitlines()]

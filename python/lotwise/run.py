@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from lotwise import engine, join, owner, reconcile
+from lotwise import engine, join, owner, reconcile, watch
 from lotwise import lots as evidence
 from lotwise.call import Call, executor_options, policy_of
 from lotwise.clock import Clock, SystemClock
@@ -26,6 +26,7 @@ from lotwise.executors import load
 from lotwise.executors.base import BatchExecutor
 from lotwise.job import Job, Options, Snapshot
 from lotwise.key import KEY_VERSION, spec_from_json, spec_json
+from lotwise.ledger import golden as golden_book
 from lotwise.ledger.files import DATABASE, locate
 from lotwise.ledger.store import Ledger
 from lotwise.lifecycle import RequestState, ShardState
@@ -59,8 +60,13 @@ class Status:
         Shards made for this work by state.
     n_sent
         Requests that this very call sent, repeats included; the rest was in the ledger or went with another call.
+    n_golden
+        Golden rows that this very call asked besides; they are in no other count.
     reserved_usd, cost_usd
         What open shards may still cost, and what collected ones did cost; None where no price is known.
+    notices
+        What the work was told of at once: the canary's verdict, a risen rate of invalid answers, a changed model
+        revision, drift of the golden rows, each with the shard at which it began.
     created_at, ended_at
         When the run was written down, and when it ended.
     """
@@ -78,8 +84,10 @@ class Status:
     rows: Mapping[str, int]
     shards: Mapping[str, int]
     n_sent: int
+    n_golden: int = 0
     reserved_usd: Decimal | None
     cost_usd: Decimal | None
+    notices: tuple[str, ...] = ()
     created_at: datetime
     ended_at: datetime | None
 
@@ -115,6 +123,7 @@ class Status:
             elif state not in (ShardState.LOST, ShardState.REJECTED):
                 unpriced |= shard["reserved_usd"] is None
                 reserved += shard["reserved_usd"] or 0
+        n_golden = golden_book.n_sent(ledger, run_id)
         priced = not unpriced or not (_is_paid(row["model"]) if paid is None else paid)
         return cls(
             run_id=run_id,
@@ -129,9 +138,11 @@ class Status:
             requests={state: n for state, (n, _) in counts.items()},
             rows=rows,
             shards=shards,
-            n_sent=n_sent,
+            n_sent=n_sent - n_golden,
+            n_golden=n_golden,
             reserved_usd=reserved if priced else None,
             cost_usd=cost if priced else None,
+            notices=tuple(one["text"] for one in golden_book.notices(ledger, row["job"])),
             created_at=row["created_at"],
             ended_at=row["ended_at"],
         )
@@ -233,7 +244,10 @@ class Run:
             prices=call.prices,
             poll_s=call.poll_s,
             lots=family,
+            canary=call.canary(enrolled.manifest.height),
         )
+        if job.canary is not None:
+            watch.begin(job, job.canary)
         stopped = ledger.stop_reason(job.job_id)
         ledger.begin_run(
             run={
@@ -316,12 +330,13 @@ class Run:
         if not canceled:
             ledger.reopen_run(run_id)
         prices = json.loads(row["options"]).get("prices")
+        validator = _from_portable(row["validator_body"])
         job = Job(
             ledger=ledger,
             executor=executor,  # type: ignore[arg-type]  # `load` returns one of the two shapes
             spec=spec,
             spec_digest=row["spec"],
-            validator=_from_portable(row["validator_body"]),
+            validator=validator,
             validator_digest=row["validator"],
             run_id=run_id,
             job_id=row["job"],
@@ -337,6 +352,7 @@ class Run:
             halted="canceled" if canceled else None,
             poll_s=poll_s,
             lots=evidence.Family.of_run(row),
+            canary=watch.restore(ledger, run_id, None if validator is None else validator.schema),
         )
         shown = reporter(progress)
         shown.began(ledger.path, new=False, paid=executor.paid, warnings=())
@@ -378,6 +394,7 @@ class Run:
     def _drive(self, *, wait: bool) -> None:
         job, shown = self._job, self._reporter
         job.tell = lambda snapshot: shown.tell(self._whole(snapshot))
+        job.notify = shown.noticed
         job.progressed = lambda: engine.tell(job, engine.look_ahead(job)) if shown.due(job.clock.now()) else None
         try:
             with owner.acting() as name:
@@ -484,6 +501,15 @@ class Run:
         """
         evidence.close(self.ledger, self._lots, self._job.clock.now())
         return evidence.table(self.ledger, self._lots)
+
+    def golden_series(self) -> pl.DataFrame:
+        """Return how the golden rows that rode in later shards agreed with what is known.
+
+        Returns
+        -------
+        `shard`, `sent_at`, `n`, `agreed`: one row a shard, in the order of sending. Empty without a golden set.
+        """
+        return watch.golden_series(self._job)
 
     def cancel(self) -> Run:
         """Stop the run: nothing more is sent, and open batches are canceled. What they finished is still collected.

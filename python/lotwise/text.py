@@ -38,7 +38,8 @@ def status_facts(shown: Status) -> list[tuple[str, str]]:
         ("states", counts(shown.rows) or "no rows"),
     ]
     sent = plural(shown.n_sent, "request") if shown.n_sent else "nothing"
-    facts.append(("sent", f"{sent} by this call"))
+    asked = f", and {plural(shown.n_golden, 'golden row')} asked" if shown.n_golden else ""
+    facts.append(("sent", f"{sent} by this call{asked}"))
     if shown.shards:
         facts.append(("shards", counts(shown.shards)))
     if shown.cost_usd is None:
@@ -47,7 +48,7 @@ def status_facts(shown: Status) -> list[tuple[str, str]]:
         reserved = f", up to {usd(shown.reserved_usd)} more for what is open" if shown.reserved_usd else ""
         facts.append(("cost", f"{usd(shown.cost_usd)} spent{reserved}"))
     facts.append(("ledger", shown.ledger))
-    return facts
+    return facts + [("notice", told) for told in shown.notices]
 
 
 def plan_facts(shown: Plan) -> list[tuple[str, str]]:

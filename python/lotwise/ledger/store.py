@@ -45,6 +45,8 @@ class Intent:
     keys: pl.Series
     reserved_usd: Decimal | None
     budget_usd: Decimal | None
+    golden: pl.Series | None = None
+    """Those of the keys that are golden rows; their attempts have that purpose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +268,8 @@ class Ledger:
         BudgetTooSmall
             The reservation does not fit what is left of the budget.
         """
-        keys = pl.DataFrame({"key": intent.keys})
+        golden = pl.Series([], dtype=pl.String) if intent.golden is None else intent.golden
+        keys = pl.DataFrame({"key": intent.keys}).with_columns(golden=pl.col("key").is_in(golden.implode()))
         with self.transaction("intend") as tx:
             state, why = tx.rows("run_state", run=intent.run)[0]
             if state != "open":
@@ -471,6 +474,7 @@ class Ledger:
         now: datetime,
         counts: Mapping[str, int],
         validator: str,
+        judged: bool = True,
         bound: Callable[[pl.DataFrame], Decimal | None] = lambda _: None,
     ) -> Closing:
         """Close a collected shard: its counts, its real cost, its reservation. Returns what became of its requests.
@@ -481,6 +485,8 @@ class Ledger:
             Lines by kind: `n_results`, `n_duplicates`, `n_unknown`, `n_unreadable`.
         validator
             Through which answers count as good or bad.
+        judged
+            Whether it judged the shard's answers: a process without the caller's code cannot.
         bound
             Says what attempts (`key`, `content_bytes`, `variant`, `returned`) that may have been charged unseen can
             have cost at most; None where no price is known, for the whole reservation.
@@ -505,6 +511,7 @@ class Ledger:
             tx.run("settle_reservation", shard=shard, settled_usd=settled, now=now)
             move(tx, shard, ShardState.ENDED, ShardState.COLLECTED, owner=owner, now=now)
             answered, bad = tx.rows("shard_verdicts", shard=shard, validator=validator)[0]
+            tx.run("insert_quality", shard=shard, job=row["job"], validator=validator, judged=judged)
             sent, live = tx.rows("shard_balance", shard=shard)[0]
             if sent != row["n_requests"] or live:
                 raise LedgerInconsistent.of(

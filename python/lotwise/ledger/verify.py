@@ -59,6 +59,9 @@ CHECKS: dict[str, str] = {
     "draws": "draw",
     "samples": "sample",
     "inspections": "inspection",
+    "golden_asks": "golden_ask",
+    "gates": "gate",
+    "shard_quality": "shard_quality",
 }
 """The checks that are one statement each (`check_<name>` in sql/checks.sql), and the table whose rows each looks at."""
 

@@ -222,3 +222,26 @@ WHERE d.lot IS NULL OR coalesce(s.n, 0) <> d.plan_n OR coalesce(s.keys, 0) <> d.
 SELECT DISTINCT i.lot AS id FROM inspection i LEFT JOIN draw d ON d.lot = i.lot AND d.n = i.draw
 WHERE d.lot IS NULL OR i.verdict NOT IN ('bad', 'good', 'unsure') OR i.kind NOT IN ('person', 'golden', 'judge')
    OR i.recorded_at < d.drawn_at
+
+-- name: check_golden_asks
+-- each golden row is asked under a key of its own, that no run's rows share, and each golden attempt is one
+SELECT a.key AS id FROM golden_ask a
+WHERE a.key NOT IN (SELECT key FROM request) AND EXISTS (SELECT 1 FROM attempt t WHERE t.key = a.key)
+UNION
+SELECT key FROM manifest WHERE key IN (SELECT key FROM golden_ask)
+UNION
+SELECT key FROM attempt WHERE (purpose = 'golden') <> (key IN (SELECT key FROM golden_ask))
+UNION
+SELECT golden FROM golden_ask a WHERE NOT EXISTS (
+    SELECT 1 FROM golden g WHERE g.set_digest = a.set_digest AND g.key = a.golden)
+
+-- name: check_gates
+-- each verdict of a gate is passed or failed, and a pass stands on as many golden rows as its threshold asks
+SELECT run AS id FROM gate
+WHERE state NOT IN ('passed', 'failed') OR agreed > n OR coalesce(n_invalid, 0) > coalesce(n_frame, 0)
+   OR (state = 'passed' AND agreed < threshold * n - 1e-9)
+
+-- name: check_shard_quality
+-- what was counted of a shard is no more than it brought
+SELECT q.shard AS id FROM shard_quality q LEFT JOIN shard s ON s.id = q.shard
+WHERE s.id IS NULL OR q.n_bad > q.n_answered OR q.n_answered > s.n_requests

@@ -59,7 +59,7 @@ SELECT id, reason FROM run WHERE job = $job AND state = 'stopped' ORDER BY ended
 
 -- name: pending
 -- Requests of a run that may be sent now or later.
-SELECT r.key, coalesce(r.part, '') AS part, r.content_bytes, r.due_at, r.faults, r.variant, r.why
+SELECT r.key, coalesce(r.part, '') AS part, r.content_bytes, r.due_at, r.faults, r.variant, r.why, false AS golden
 FROM manifest m JOIN request r USING (key)
 WHERE m.run = $run AND r.state = 'pending'
 
@@ -69,8 +69,9 @@ UPDATE request SET state = 'submitted', live_shard = $shard, attempts = attempts
 WHERE key IN (SELECT key FROM k) AND state = 'pending' AND live_shard IS NULL
 
 -- name: insert_attempts
-INSERT INTO attempt SELECT key, attempts, $shard, $purpose, variant, coalesce(why, 'first')
-FROM request WHERE key IN (SELECT key FROM k) AND live_shard = $shard
+INSERT INTO attempt
+SELECT r.key, r.attempts, $shard, CASE WHEN k.golden THEN 'golden' ELSE $purpose END, r.variant, coalesce(r.why, 'first')
+FROM request r JOIN k USING (key) WHERE r.live_shard = $shard
 
 -- name: insert_shard
 INSERT INTO shard (id, run, job, spec, provider, account, purpose, state, owner, lease_until, n_requests, bytes,
@@ -125,11 +126,14 @@ INSERT INTO event (recorded_at, shard, run, from_state, to_state, note)
 SELECT $now, id, run, $origin, $target, $note FROM shard WHERE id = $shard
 
 -- name: open_shards
--- Open shards that hold a request of the run, or that a run of the same job sent.
+-- Open shards that hold a request of the run or a golden row of its canary, or that a run of the same job sent.
 SELECT * FROM shard
 WHERE state NOT IN ('collected', 'rejected', 'lost')
   AND (job = $job OR id IN (
-      SELECT r.live_shard FROM manifest m JOIN request r USING (key) WHERE m.run = $run AND r.live_shard IS NOT NULL))
+      SELECT r.live_shard FROM manifest m JOIN request r USING (key) WHERE m.run = $run AND r.live_shard IS NOT NULL)
+    OR id IN (
+      SELECT r.live_shard FROM canary c JOIN golden_ask a ON a.spec = c.spec AND a.set_digest = c.set_digest
+      JOIN request r ON r.key = a.key WHERE c.run = $run AND a.round = 0 AND r.live_shard IS NOT NULL))
 ORDER BY intended_at, id
 
 -- name: all_open_shards
@@ -143,7 +147,7 @@ SELECT batch_id FROM shard WHERE batch_id IS NOT NULL AND id <> $shard
 
 -- name: shard_keys
 -- Every request that was sent in a shard, and whether this attempt is still its live one.
-SELECT a.key, a.n, a.variant, r.part, r.faults, r.resends, r.live_shard = $shard AS live,
+SELECT a.key, a.n, a.variant, r.part, r.faults, r.resends, r.live_shard = $shard AS live, a.purpose = 'golden' AS golden,
        a.key IN (SELECT key FROM result WHERE shard = $shard) AS recorded
 FROM attempt a JOIN request r USING (key) WHERE a.shard = $shard
 
@@ -228,20 +232,26 @@ WHERE a.shard = $shard AND x.cost_usd IS NULL
 
 -- name: shard_verdicts
 -- How many of a shard's billed or refused answers there are, and how many of them are bad. Requests that are asked again
--- because their answer was bad are no sample of the rest, so they are left out.
+-- because their answer was bad are no sample of the rest, and golden rows are judged apart, so they are left out.
 SELECT count(*) FILTER (WHERE res.code IN ('ok', 'refused', 'truncated', 'needs_continuation', 'bad_request')),
        count(*) FILTER (WHERE res.code = 'bad_request' OR v.ok = false)
 FROM result res
 LEFT JOIN validation v ON v.shard = $shard AND v.key = res.key AND v.validator = $validator
-ANTI JOIN (SELECT key FROM attempt WHERE shard = $shard AND why LIKE 'changed:%') again ON again.key = res.key
+ANTI JOIN (SELECT key FROM attempt WHERE shard = $shard AND (why LIKE 'changed:%' OR purpose = 'golden')) again
+    ON again.key = res.key
 WHERE res.shard = $shard
 
 -- name: unjudged
--- Billed answers to a run's requests that this validator has not judged, and whether any other has.
+-- Billed answers to a run's requests and golden rows that this validator has not judged, and whether any other has.
 SELECT res.shard, res.key, res.code, res.raw, res.raw_blob, res.seq,
-       EXISTS (SELECT 1 FROM validation o WHERE o.shard = res.shard AND o.key = res.key) AS judged_before
+       EXISTS (SELECT 1 FROM validation o WHERE o.shard = res.shard AND o.key = res.key) AS judged_before, m.golden
 FROM result res
-SEMI JOIN (SELECT key FROM manifest WHERE run = $run) m USING (key)
+JOIN (
+    SELECT key, false AS golden FROM manifest WHERE run = $run
+    UNION ALL
+    SELECT a.key, true FROM canary c JOIN golden_ask a ON a.spec = c.spec AND a.set_digest = c.set_digest
+    WHERE c.run = $run
+) m USING (key)
 ANTI JOIN (SELECT shard, key FROM validation WHERE validator = $validator) v
     ON v.shard = res.shard AND v.key = res.key
 WHERE res.code IN ('ok', 'truncated', 'needs_continuation') AND (res.raw IS NOT NULL OR res.raw_blob IS NOT NULL)
