@@ -30,7 +30,7 @@ SHARED = Path(os.environ.get("LOTWISE_SHARED", TESTS.parent.parent / "shared"))
 
 
 def measure(folder: Path, rows: int) -> dict[str, Any]:
-    """Enroll a frame and write all its intents, then enroll it again; return times, memory and transactions."""
+    """Enroll a frame and write all its intents; return times, memory and the longest transactions."""
     sys.path.insert(0, str(TESTS))
     import polars as pl
     import pyarrow.parquet as pq
