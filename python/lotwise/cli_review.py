@@ -30,6 +30,7 @@ from lotwise.inspection import table_of, take_in
 from lotwise.ledger import evidence as store
 from lotwise.reading import BACK, FRONT, TO_FILL_IN, ledger_of
 from lotwise.reading import sample as drawn
+from lotwise.text import plural
 
 KEYS = {"b": "bad", "g": "good", "u": "unsure", "s": "skip", "z": "undo", "q": "quit"}
 """One key a verdict, and what else can be done."""
@@ -59,7 +60,7 @@ def sample(run: str, target: Path, lot: tuple[str, ...], ledger: Path | None, as
     frame = drawn(handle, run_id_of(handle, run), lot=lot or None)
     tables.write(frame, target)
     n_lots = frame["llm_lot"].n_unique()
-    told = f"{frame.height:,} answers of {n_lots:,} lots to read: {target}"
+    told = f"{plural(frame.height, 'answer')} of {plural(n_lots, 'lot')} to read: {target}"
     tell.result({"out": target.absolute(), "rows": frame.height, "lots": n_lots}, told, as_json=as_json)
     return 0
 

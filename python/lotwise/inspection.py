@@ -148,7 +148,7 @@ def _read(frame: pl.DataFrame, inspector: str | None, now: datetime) -> pl.DataF
     """Bring a frame of verdicts to fixed names and dtypes; an unreadable time is null and marked."""
     absent = [pl.lit(None, dtype).alias(name) for name, dtype in TO_FILL_IN.items() if name not in frame.columns]
     whole = frame.with_columns(absent)
-    times = _times(whole["inspected_at"])
+    times = moments(whole["inspected_at"])
     text = {name: pl.col(name).cast(pl.String).str.strip_chars() for name in (*NEEDED, "inspector", "note")}
     return whole.select(
         pl.int_range(pl.len()).alias("place"),
@@ -168,10 +168,13 @@ def _filled(text: Any) -> Any:
     return text.replace("", None)
 
 
-def _times(column: pl.Series) -> pl.Series:
+def moments(column: pl.Series) -> pl.Series:
+    """Read times as people and spreadsheets write them; without an offset they are UTC, and what is none is null."""
     if column.dtype == pl.String:
-        plain = column.str.strip_chars().str.replace(r"^(\d{4}-\d\d-\d\d)$", "${1}T00:00:00")
-        plain = plain.str.replace(" ", "T", literal=True).str.replace(r"([+-]\d\d)(\d\d)$", "${1}:${2}")
+        plain = column.str.strip_chars().str.replace(r"^(\d{4}-\d\d-\d\d)$", "${1}T00:00")
+        plain = plain.str.replace(r"^(\S{10})[ T](\d\d:\d\d)(:\d\d)?", "${1}T${2}${3}")
+        plain = plain.str.replace(r"^(\S{10}T\d\d:\d\d)([^:\d]|$)", "${1}:00${2}")
+        plain = plain.str.replace(r"([+-]\d\d)(\d\d)$", "${1}:${2}")
         offset = plain.str.contains(r"(?:[zZ]|[+-]\d\d:\d\d)$")
         whole = pl.select(pl.when(offset).then(plain).otherwise(plain + "Z")).to_series()
         return whole.str.to_datetime("%+", time_unit="us", strict=False).dt.convert_time_zone("UTC")

@@ -117,7 +117,8 @@ def refuse_other_rule(ledger: Ledger, family: Family) -> None:
     if not family.said:
         return
     limit, aql, confidence, margin = family.accept.rule
-    for draw in store.drawn(ledger, family.id).iter_rows(named=True):
+    _, draws = store.drawn(ledger, family.id)
+    for draw in draws.iter_rows(named=True):
         kept = {name: draw[name] for name in ("limit", "aql", "confidence", "margin")}
         asked = {"limit": limit, "aql": aql, "confidence": confidence, "margin": margin}
         if draw["n_inspected"] and kept != asked:
@@ -182,9 +183,10 @@ def close(ledger: Ledger, family: Family, now: datetime, *, valid: int | None = 
     -----
     Reads the lots' keys once. Costs about three seconds for a million answers, and one look where nothing is due.
     """
-    if family.accept.scheme != "shard" and store.lots_of(ledger, family.id).is_empty():
+    named, draws = store.drawn(ledger, family.id)
+    if family.accept.scheme == "run" and named.is_empty():
         name(ledger, family, None, now)  # a run from before there were lots
-    before = store.drawn(ledger, family.id).rename({"population": "drawn_from"})
+    before = draws.rename({"population": "drawn_from"})
     same = family.accept.scheme == "run" and valid is not None and before.height > 0
     if same and before.with_columns(population=pl.lit(valid)).filter(_is_due(family)).is_empty():
         return 0

@@ -35,6 +35,7 @@ from lotwise.evidence import (
     settled,
 )
 from lotwise.evidence.sampling import STRATUM_LEAST, places, spread
+from lotwise.inspection import moments
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -273,6 +274,39 @@ def said(*voices: tuple[str, str], minutes: list[int] | None = None, lot: str = 
 )
 def test_verdict_of(voices: list[tuple[str, str]], minutes: list[int] | None, verdict: str) -> None:
     assert settled(said(*voices, minutes=minutes))["verdict"].to_list() == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("written", "hour"),
+    [
+        ("2026-01-08", 0),
+        ("2026-01-08 09:00", 9),
+        ("2026-01-08T09:00:00", 9),
+        (" 2026-01-08T09:00:00Z ", 9),
+        ("2026-01-08 09:00+02:00", 7),
+        ("2026-01-08T09:00:00.000000+0000", 9),
+        ("soon", None),
+        ("2026-13-01", None),
+        ("", None),
+    ],
+)
+def test_time_is_read_as_people_write_it(written: str, hour: int | None) -> None:
+    (moment,) = moments(pl.Series([written])).to_list()
+
+    assert moment == (None if hour is None else datetime(2026, 1, 8, hour, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pl.Series([datetime(2026, 1, 8, 9)]),
+        pl.Series([datetime(2026, 1, 8, 9)]).dt.replace_time_zone("UTC").dt.convert_time_zone("Asia/Tokyo"),
+        pl.Series([datetime(2026, 1, 8, 9)]).cast(pl.Datetime("ms")),
+    ],
+    ids=["without a zone", "another zone", "milliseconds"],
+)
+def test_time_of_a_frame_is_brought_to_utc(column: pl.Series) -> None:
+    assert moments(column).to_list() == [datetime(2026, 1, 8, 9, tzinfo=UTC)]
 
 
 # --- what it proves -----------------------------------------------------------------------------------------------

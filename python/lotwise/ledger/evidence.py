@@ -75,10 +75,10 @@ def first_shards(ledger: Ledger, run: str) -> pl.DataFrame:
         return tx.frame("first_shards", run=run)
 
 
-def drawn(ledger: Ledger, family: str) -> pl.DataFrame:
-    """Return the latest draw of each drawn lot of a family with its rule, and how many verdicts there are since."""
+def drawn(ledger: Ledger, family: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return a family's lots, and the latest draw of each drawn one: its rule, and how many verdicts there are since."""
     with ledger.reading("draws") as tx:
-        return tx.frame("draws_of_family", family=family)
+        return tx.frame("lots_of_family", family=family), tx.frame("draws_of_family", family=family)
 
 
 def record_draws(ledger: Ledger, draws: pl.DataFrame, sample: pl.DataFrame, now: datetime) -> None:
