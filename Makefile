@@ -28,6 +28,9 @@ demo: $(VENV)/.demo ## Classify the shipped tickets with the embedded model, no 
 test: $(VENV)/.dev ## Run the short versions of all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+simulate: $(VENV)/.dev ## Run SEEDS=1000 simulated worlds of crashes and faults over all cores; a failing seed prints its history
+	PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(or $(SEEDS),1000) --start $(or $(START),0)
+
 lint: $(VENV)/.dev ## Check format, style, types and the import contract
 	$(BIN)/ruff format --check python tests examples docs
 	$(BIN)/ruff check python tests examples docs

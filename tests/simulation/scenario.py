@@ -50,7 +50,7 @@ SHAPES = {"batch": SimBatch, "bare": SimBareBatch, "stream": SimStream}
 OTHERS = timedelta(seconds=60)
 """How often a process looks whether another has finished: rarely, since each look costs the simulation real time."""
 
-LIVES = 5
+LIVES = 4
 """Lives of one caller before the quiet time."""
 
 
@@ -216,8 +216,8 @@ def tell(seed: int, folder: Path) -> Story:
                 "refused": 0.1,
                 "needs_continuation": 0.03,
                 "bad_request": 0.05,
-                "rate_limited": 0.15,
-                "server_error": 0.15,
+                "rate_limited": 0.1,
+                "server_error": 0.1,
                 "account_blocked": 0.01,
             },
         ),
@@ -254,7 +254,7 @@ def tell(seed: int, folder: Path) -> Story:
         callers=[],
         limits=limits,
     )
-    n_callers = rng.choice((1, 2, 2))
+    n_callers = rng.choice((1, 2))
     for number in range(n_callers):
         wanted = texts
         if number and rng.random() < 0.5:
@@ -275,7 +275,7 @@ def tell(seed: int, folder: Path) -> Story:
                     max_resends=options.max_resends,
                     backoff_s=rng.choice((15.0, 120.0)),
                 ),
-                poll_s=rng.choice((None, 600.0, 1_800.0, 1_800.0)),
+                poll_s=None if max(manner.durations_s) < 10 else rng.choice((900.0, 1_800.0, 3_600.0)),
             )
         )
     return story

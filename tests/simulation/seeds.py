@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from dataclasses import dataclass, field
 
 from simulation import checks, scenario
+from simulation.plants import PLANTS
 from simulation.world import Stuck
 
 
@@ -56,3 +58,10 @@ def run_seed(seed: int) -> Result:
         "halted": sum(caller.said != "done" for caller in story.callers),
     }
     return Result(seed=seed, faults=tuple(faults), history=world.told(), figures=figures)
+
+
+def run_one(job: tuple[int, str | None]) -> Result:
+    """Run one seed, with a planted fault if one is named."""
+    seed, plant = job
+    with PLANTS[plant]() if plant is not None else contextlib.nullcontext():
+        return run_seed(seed)
