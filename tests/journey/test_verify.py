@@ -22,9 +22,9 @@ from lotwise.request import Shard, Spec
 from lotwise.testing import ScriptedExecutor
 from runs import PRICES, Bench, text_validator
 
-EVIDENCE = {"lot", "draw", "sample", "inspection", "gate", "golden"}
-OURS = [name for name, table in CHECKS.items() if table not in EVIDENCE]
-"""The checks of what the engine writes; those of lots and inspections are tested beside them."""
+SENDING = {"request", "attempt", "shard", "event", "result", "validation", "reservation", "run", "stray"}
+OURS = [name for name, table in CHECKS.items() if table in SENDING]
+"""The checks of what sending and collecting write; those of lots and golden rows are tested beside them."""
 
 
 class Moody(ScriptedExecutor):
@@ -123,6 +123,14 @@ PLANTS: dict[str, tuple[str, str]] = {
         f"UPDATE attempt SET why = 'first' WHERE key = {RETRIED}",
     ),
     "a second charge without a reason": ("charged_once", f"UPDATE attempt SET why = 'first' WHERE key = {RETRIED}"),
+    "a golden attempt of a plain request": (
+        "golden_asks",
+        f"UPDATE attempt SET purpose = 'golden' WHERE key = {RETRIED}",
+    ),
+    "more bad answers than answers": (
+        "shard_quality",
+        "UPDATE shard_quality SET n_bad = n_answered + 1",
+    ),
     "an attempt of no shard": ("attempt_shards", f"UPDATE attempt SET shard = 'none' WHERE key = {ANSWERED}"),
     "a shard with an attempt too few": ("shard_attempts", f"UPDATE shard SET n_requests = 9 WHERE id = {DONE}"),
     "attempts of a lost shard": (
