@@ -1,8 +1,8 @@
 """Run a range of seeds over all cores, and replay the first that fails.
 
-    python -m simulation --seeds 1000
-    python -m simulation --seed 17            one seed, with its history
-    python -m simulation --seeds 1000 --plant "lease ignored"
+python -m simulation --seeds 1000
+python -m simulation --seed 17            one seed, with its history
+python -m simulation --seeds 1000 --plant "lease ignored"
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from typing import Any
 
 from lotwise.executors.variant import apply
 from lotwise.ledger.verify import verify
-
 from simulation.provider import ENVELOPE_BYTES, Batch, Row, answer, usd
 from simulation.scenario import SPEC, Story, validator
 
@@ -42,8 +41,11 @@ class Sent:
 
     @property
     def billed(self) -> bool:
-        return self.batch.billed(self.row) if self.batch is not None else self.outcome != "not_sent" and (
-            self.outcome in ("ok", "invalid", "truncated", "refused", "needs_continuation", "answer_lost")
+        return (
+            self.batch.billed(self.row)
+            if self.batch is not None
+            else self.outcome != "not_sent"
+            and (self.outcome in ("ok", "invalid", "truncated", "refused", "needs_continuation", "answer_lost"))
         )
 
     @property
@@ -137,7 +139,8 @@ def _reasons(books: Books) -> Iterator[str]:
         times = books.sent.get((last["shard"], key), [])
         if not _true(books, attempt["why"], last, times):
             came = ", ".join(one.outcome for one in times) or "never arrived"
-            yield f"attempt {attempt['n']} of {key[:8]} is sent because of {attempt['why']!r}, but the one before: {came}"
+            why = f"is sent because of {attempt['why']!r}, but the one before: {came}"
+            yield f"attempt {attempt['n']} of {key[:8]} {why}"
 
 
 def _true(books: Books, why: str, last: dict[str, Any], times: list[Sent]) -> bool:
@@ -163,7 +166,7 @@ def _true(books: Books, why: str, last: dict[str, Any], times: list[Sent]) -> bo
 
 def _was_away(books: Books, shard: str) -> bool:
     """Say whether the process that had a shard crashed or fell silent for longer than its lease."""
-    owners = {name for name in books.story.takers.get(shard, ())}
+    owners = books.story.takers.get(shard, set())
     processes = [process for process in books.story.processes if process.name in owners]
     return any(process.crashed_at is not None or process.silences for process in processes)
 
@@ -179,9 +182,7 @@ def _rows(books: Books) -> Iterator[str]:
             if request is None:
                 yield f"{key[:8]} is wanted and not in the ledger"
                 continue
-            outcomes = [
-                one for attempt in by_key[key] for one in books.sent.get((attempt["shard"], key), ())
-            ]
+            outcomes = [one for attempt in by_key[key] for one in books.sent.get((attempt["shard"], key), ())]
             last = books.sent.get((by_key[key][-1]["shard"], key), []) if by_key[key] else []
             yield from _explained(books, caller.said, caller.policy.max_attempts, request, outcomes, last)
 

@@ -16,7 +16,6 @@ import polars as pl
 from lotwise.errors import BatchNotFound, CreateRejected, CreateUncertain, ResultsGone, Unreachable
 from lotwise.executors.openai_dialect import read_lines
 from lotwise.request import Limits, Listed, Observation, Phase, Shard, Spec
-
 from simulation.provider import ENVELOPE_BYTES, Batch, Download, Provider, Request
 from simulation.world import World
 
@@ -188,9 +187,7 @@ class SimBareBatch(SimBatch):
     """A batch API whose list carries nothing of ours: a batch is told by the custom ids of its results."""
 
     def _listed(self, batch: Batch, created_at: datetime, now: datetime) -> Listed:
-        return Listed(
-            batch_id=batch.id, created_at=created_at, n_requests=len(batch.rows), ended=batch.ended(now)
-        )
+        return Listed(batch_id=batch.id, created_at=created_at, n_requests=len(batch.rows), ended=batch.ended(now))
 
     def first_ids(self, batch_id: str, limit: int = 10) -> list[str]:
         self._call("a look at first results")
@@ -226,7 +223,9 @@ def _results(side: Provider, batch: Batch, n: int, seed: int) -> tuple[list[byte
             lines.append(line)
     if rng.random() < side.world.mischief.chances.get("unknown_id", 0.0):
         shard = batch.shard or "0" * 16
-        lines.append(json.dumps({"custom_id": f"{shard}-{'0' * 40}", "response": None, "error": {"code": "x"}}).encode())
+        lines.append(
+            json.dumps({"custom_id": f"{shard}-{'0' * 40}", "response": None, "error": {"code": "x"}}).encode()
+        )
         lines.append(json.dumps({"custom_id": "not-ours", "response": None, "error": {"code": "x"}}).encode())
     if rng.random() < side.world.mischief.chances.get("garbage", 0.0):
         lines.append(b"\xff\xfe not json")

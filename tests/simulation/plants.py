@@ -13,12 +13,11 @@ from typing import Any
 import polars as pl
 
 from lotwise import reconcile
-from lotwise.errors import BudgetTooSmall, CreateUncertain
+from lotwise.errors import BudgetTooSmall, CreateRejected, CreateUncertain
 from lotwise.executors.base import BatchExecutor
 from lotwise.ledger.store import Ledger
 from lotwise.ledger.transaction import Transaction
 from lotwise.lifecycle import ShardState
-
 from simulation.executors import SimBatch
 
 
@@ -43,9 +42,16 @@ def intent_after_submit() -> Iterator[None]:
                 return
             about = reconcile._about(shard)
             prepared = job.executor.prepare(about, job.spec, reconcile._requests(job, shard))
-            batch_id = job.executor.create(about, job.spec, prepared)
-            for origin, target in ((ShardState.INTENDED, ShardState.CREATING), (ShardState.CREATING, ShardState.SUBMITTED)):
-                job.ledger.move(about.id, origin, target, owner=job.owner, now=job.clock.now(), batch_id=batch_id)
+            made_as, target = None, ShardState.SUBMITTED
+            try:
+                made_as = job.executor.create(about, job.spec, prepared)
+            except CreateRejected as refusal:
+                reconcile._rejected(job, shard, refusal, ShardState.INTENDED)
+                return
+            except CreateUncertain:
+                target = ShardState.UNCERTAIN
+            for origin, to in ((ShardState.INTENDED, ShardState.CREATING), (ShardState.CREATING, target)):
+                job.ledger.move(about.id, origin, to, owner=job.owner, now=job.clock.now(), batch_id=made_as)
 
         return submit
 

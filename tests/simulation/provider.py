@@ -17,7 +17,6 @@ from typing import Any
 
 from lotwise.executors.reading import ANSWER_LOST, NOT_SENT
 from lotwise.executors.variant import apply
-
 from simulation.world import World
 
 ENVELOPE_BYTES = 200
@@ -171,9 +170,11 @@ class Provider:
             expires_at=arrived_at + timedelta(seconds=manner.window_s),
         )
         self.batches[batch_id] = batch
-        world.say("provider", f"takes {batch_id} of shard {shard}, {len(rows)} requests" + (
-            f", arriving in {delay_s:.0f}s" if delay_s else ""
-        ))
+        world.say(
+            "provider",
+            f"takes {batch_id} of shard {shard}, {len(rows)} requests"
+            + (f", arriving in {delay_s:.0f}s" if delay_s else ""),
+        )
         return batch
 
     def serve(self, shard: str, request: Request, process: str, *, lost: bool = False) -> Row:
@@ -225,14 +226,19 @@ def _draw(shares: Mapping[str, float], rng: random.Random, otherwise: Any) -> An
     return otherwise
 
 
-_ERRORS = {"bad_request": (400, "invalid_request"), "rate_limited": (429, "rate_limit_exceeded")}
+_ERRORS = {
+    "bad_request": (400, "invalid_request"),
+    "rate_limited": (429, "rate_limit_exceeded"),
+    "server_error": (500, "server_error"),
+    "account_blocked": (429, "insufficient_quota"),
+}
 
 
-def _line(
-    custom_id: str, code: str, content: str, usage: tuple[int, int] | None, rng: random.Random
-) -> dict[str, Any]:
-    if code in ("bad_request", "rate_limited", "server_error", "account_blocked"):
-        status, word = _ERRORS.get(code, (500, "server_error") if code == "server_error" else (429, "insufficient_quota"))
+def _line(custom_id: str, code: str, content: str, usage: tuple[int, int] | None, rng: random.Random) -> dict[str, Any]:
+    if code in _ERRORS:
+        status, word = _ERRORS.get(
+            code, (500, "server_error") if code == "server_error" else (429, "insufficient_quota")
+        )
         response = {"status_code": status, "body": {"error": {"code": word, "type": word}}}
         return {"custom_id": custom_id, "response": response, "error": None}
     if code in ("answer_lost", "not_sent"):

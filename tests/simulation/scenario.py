@@ -205,7 +205,8 @@ def tell(seed: int, folder: Path) -> Story:
     )
     world.silence_s = options.lease_s
     silence = options.create_timeout_s + options.lease_s
-    world.pauses_s = (5.0, options.lease_s * 1.3, silence * 1.1, silence * 1.1, options.absence_margin_s + silence * 1.2)
+    longest = options.absence_margin_s + silence * 1.2
+    world.pauses_s = (5.0, options.lease_s * 1.3, silence * 1.1, silence * 1.1, longest)
     world.mischief.chances, world.mischief.left = _mischief(rng)
     manner = Manner(
         outcomes=_shares(
@@ -239,10 +240,14 @@ def tell(seed: int, folder: Path) -> Story:
         max_bytes=rng.choice((None, None, 6_000)),
         max_in_flight=rng.choice((None, 2, 1)),
     )
-    most = sum(
-        prices.upper_bound(input_bytes=len(text.encode()) + 200, output_tokens=SPEC.max_tokens)
-        for text in {text for text in texts if text is not None}
-    ) if prices is not None else Decimal(0)
+    most = (
+        sum(
+            prices.upper_bound(input_bytes=len(text.encode()) + 200, output_tokens=SPEC.max_tokens)
+            for text in {text for text in texts if text is not None}
+        )
+        if prices is not None
+        else Decimal(0)
+    )
     story = Story(
         seed=seed,
         world=world,
@@ -327,9 +332,7 @@ _CHANCES: dict[str, tuple[float, int]] = {
 
 def _mischief(rng: random.Random) -> tuple[dict[str, float], dict[str, int]]:
     share = rng.choice((0.15, 0.4, 0.8))
-    chances = {
-        name: most * rng.choice((0.3, 1.0, 2.0)) for name, (most, _) in _CHANCES.items() if rng.random() < share
-    }
+    chances = {name: most * rng.choice((0.3, 1.0, 2.0)) for name, (most, _) in _CHANCES.items() if rng.random() < share}
     left = {name: rng.randint(1, limit) if limit else 0 for name, (_, limit) in _CHANCES.items()}
     chances["switch"] = rng.choice((0.0, 0.05, 0.3))
     if rng.random() < 0.6:
@@ -402,9 +405,7 @@ def _job(story: Story, caller: Caller, process: Process, *, again: bool) -> Job:
     """Do what `map` or `resume` does before the engine takes over, with everything new but the database."""
     world = story.world
     ledger = Ledger(OneConnection(world, story.database, story.takers), story.folder, story.folder)
-    executor = SHAPES[story.shape](
-        world, story.provider, process.name, story.limits, caller.options.create_timeout_s
-    )
+    executor = SHAPES[story.shape](world, story.provider, process.name, story.limits, caller.options.create_timeout_s)
     clock: Clock = WorldClock(world)
     digest = spec_digest(SPEC)
     judge = validator()
