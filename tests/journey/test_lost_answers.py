@@ -1,0 +1,150 @@
+"""A create whose answer is lost, an owner that stops, a list that lags: one charge a request, or `uncertain`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from emulator import BatchFault, Emulator, HttpFault
+from journey.clouds import CREATE, LIST, PROVIDERS, Cloud
+from journey.harness import until
+from journey.worker import Stop
+
+TEXTS = [f"row {i}" for i in range(8)]
+FRAME = pl.DataFrame({"text": TEXTS})
+providers = pytest.mark.parametrize("provider", PROVIDERS)
+
+
+def assert_done(here: Cloud, rows: pl.DataFrame, n_batches: int) -> None:
+    assert rows["answer"].to_list() == TEXTS
+    here.assert_each_charged_once(len(TEXTS))
+    assert len(here.batches()) == n_batches
+    here.assert_clean()
+
+
+def notes(here: Cloud) -> Counter[str | None]:
+    """Return how often shards moved with each note."""
+    return Counter(here.sql("SELECT note FROM event")["note"].to_list())
+
+
+def lost(n: int, action: str, **more: object) -> HttpFault:
+    """Lose the answer to the n-th create, after it was accepted."""
+    return HttpFault(endpoint=CREATE, action=action, skip=n, times=1, **more)  # type: ignore[arg-type]
+
+
+@providers
+def test_a_create_whose_answer_is_lost_is_adopted(tmp_path: Path, emulator: Emulator, provider: str) -> None:
+    emulator.set_faults(
+        http=(
+            lost(0, "reply", status=500),
+            lost(1, "reply", status=504),
+            lost(2, "reset"),
+            lost(3, "drop", seconds=3.0),
+        )
+    )
+    here = Cloud(
+        tmp_path / "desk",
+        FRAME,
+        emulator,
+        provider,
+        options={"shard_rows": 2, "create_timeout_s": 1.5, "absence_margin_s": 900.0},
+    )
+    assert_done(here, here.call().rows, n_batches=4)
+    assert notes(here)["adopted"] == 4
+
+
+@providers
+def test_a_second_process_waits_while_the_first_one_sends(tmp_path: Path, emulator: Emulator, provider: str) -> None:
+    uploaded = "openai.files.create" if provider == "openai" else CREATE
+    emulator.set_faults(http=(HttpFault(endpoint=uploaded, action="delay", seconds=2.0, times=1),))
+    here = Cloud(tmp_path / "desk", FRAME, emulator, provider, options={"create_timeout_s": 30.0, "lease_s": 30.0})
+    first = here.start()
+    until(lambda: first.passed("before prepare"), "the first process to send")
+    second = here.start()
+    frames = [first.wait().rows, second.wait().rows]
+    assert_done(here, frames[0], n_batches=1)
+    assert_frame_equal(*frames)
+
+
+@providers
+@pytest.mark.parametrize("at", ["after commit: intend", "after prepare"])
+def test_an_owner_stopped_with_an_intent_finds_it_taken_over(
+    tmp_path: Path, emulator: Emulator, provider: str, at: str
+) -> None:
+    here = Cloud(tmp_path / "desk", FRAME, emulator, provider)
+    owner = here.start(Stop(at=at, how="STOP"))
+    owner.wait_stopped()
+    other = here.call().rows
+    owner.go_on()
+    assert_frame_equal(owner.wait().rows, other)
+    assert_done(here, other, n_batches=1)
+    assert here.shards() == {"lost": 1, "collected": 1}
+
+
+@providers
+def test_an_owner_stopped_before_its_create_cancels_what_it_makes_too_late(tmp_path: Path, provider: str) -> None:
+    # The second batch is the late one; it takes so long that it is canceled before it answers anything.
+    slow = BatchFault(kind="duration", value=100_000.0, batches=(1,))
+    with Emulator(tmp_path / "provider", batches=(slow,)) as emulator:
+        here = Cloud(tmp_path / "desk", FRAME, emulator, provider)
+        owner = here.start(Stop(at="before create", how="STOP"))
+        owner.wait_stopped()
+        other = here.call().rows
+        owner.go_on()
+        assert_frame_equal(owner.wait().rows, other)
+        assert_done(here, other, n_batches=2)
+        assert notes(here)["absent_from_list"] == 1
+        until(lambda: here.batches()[1]["stage"] not in ("in_progress", "canceling", "cancelling"), "the cancel")
+
+
+@providers
+def test_a_list_that_lags_leaves_a_shard_uncertain_and_is_asked_again(
+    tmp_path: Path, emulator: Emulator, provider: str
+) -> None:
+    emulator.set_faults(list_lag_s=60.0, http=(lost(0, "reply", status=500),))
+    here = Cloud(tmp_path / "desk", FRAME, emulator, provider, options={"absence_margin_s": 900.0})
+    work = here.start()
+    listed = "after list"
+    until(lambda: work.passed(listed) and here.shards() == {"uncertain": 1}, "the list to be read")
+    assert len(here.batches()) == 1
+    emulator.advance(61)
+    assert_done(here, work.wait().rows, n_batches=1)
+
+
+@providers
+def test_a_shard_is_not_taken_for_unsent_under_another_key(tmp_path: Path, emulator: Emulator, provider: str) -> None:
+    here = Cloud(tmp_path / "desk", FRAME, emulator, provider)
+    here.call(Stop(at="after create"))
+    stranger = here.call(env=here.env("sk-another-account"))
+    assert stranger.error == "AccountMismatch"
+    assert "sk-another-account" not in stranger.message
+    assert here.api_key not in stranger.message
+    assert here.shards() == {"uncertain": 1}
+    assert emulator.bill("sk-another-account") == []
+    assert_done(here, here.call().rows, n_batches=1)
+
+
+@providers
+@pytest.mark.parametrize("skew_s", [600.0, -600.0], ids=["ahead", "behind"])
+def test_a_provider_clock_ten_minutes_off_hides_no_batch(
+    tmp_path: Path, emulator: Emulator, provider: str, skew_s: float
+) -> None:
+    emulator.set_faults(clock_skew_s=skew_s, http=(lost(0, "reset"),))
+    here = Cloud(tmp_path / "desk", FRAME, emulator, provider, options={"absence_margin_s": 900.0})
+    assert_done(here, here.call().rows, n_batches=1)
+    assert notes(here)["adopted"] == 1
+
+
+@providers
+def test_a_list_that_cannot_be_read_proves_nothing(tmp_path: Path, emulator: Emulator, provider: str) -> None:
+    unread: Callable[[int], HttpFault] = lambda times: HttpFault(  # noqa: E731
+        endpoint=LIST, action="reject", status=503, skip=1, times=times
+    )
+    emulator.set_faults(http=(lost(0, "reply", status=500), unread(4)))
+    here = Cloud(tmp_path / "desk", FRAME, emulator, provider)
+    assert_done(here, here.call().rows, n_batches=1)
