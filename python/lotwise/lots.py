@@ -201,18 +201,18 @@ def close(ledger: Ledger, family: Family, now: datetime, *, valid: int | None = 
     if due.is_empty():
         return 0
     answers = members.drop_nulls("stratum").partition_by("lot_id", as_dict=True)
-    draws: list[dict[str, Any]] = []
+    planned: list[dict[str, Any]] = []
     samples = [pl.DataFrame(schema={"lot_id": pl.String, "n": pl.Int32, **evidence.SAMPLE})]
     for lot in due.iter_rows(named=True):
         draw = _plan(family, lot)
-        draws.append(draw)
+        planned.append(draw)
         if draw["plan_n"]:
             drawn = evidence.draw_sample(answers[(lot["lot_id"],)], draw["plan_n"], seed=draw["seed"])
             samples.append(
                 drawn.select(pl.lit(lot["lot_id"]).alias("lot_id"), pl.lit(draw["n"], pl.Int32).alias("n"), pl.all())
             )
-    store.record_draws(ledger, pl.DataFrame(draws, schema=_DRAWS), _with_digests(ledger, family, samples), now)
-    return len(draws)
+    store.record_draws(ledger, pl.DataFrame(planned, schema=_DRAWS), _with_digests(ledger, family, samples), now)
+    return len(planned)
 
 
 _DRAWS = pl.Schema(
