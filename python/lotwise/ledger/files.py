@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -132,7 +133,7 @@ class Folder:
         """Yield a connection under the sidecar lock, and close it before the lock is given back."""
         if read_only and not self.exists:
             raise LedgerNotFound.at(self.path)
-        with self.alone(purpose), self._instance.attached(self, read_only=read_only) as connection, _interruptible():
+        with self.alone(purpose), _interruptible(), self._instance.attached(self, read_only=read_only) as connection:
             yield connection
 
     @contextlib.contextmanager
@@ -194,7 +195,7 @@ def wal_of(database: Path) -> Path:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C be a KeyboardInterrupt: DuckDB makes a RuntimeError of it, also where a frame is only registered."""
+    """Let Ctrl-C be a KeyboardInterrupt: DuckDB makes a RuntimeError of it, wherever it runs a statement of its own."""
     interrupted = False
     try:
         yield
@@ -204,6 +205,22 @@ def _interruptible() -> Iterator[None]:
             raise
     if interrupted:
         raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _deferred_interrupt() -> Iterator[None]:
+    """Hold a Ctrl-C back until the block is left: DuckDB loses one that comes while it makes an instance."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals come to the main thread alone
+        return
+    came: list[Any] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+    if came and callable(before):
+        before(*came[0])
 
 
 _in_process = threading.Lock()  # flock belongs to the open file, so threads need a lock of their own in front
@@ -251,7 +268,8 @@ def _instance(database: Path, memory_limit: str) -> Any:
         "autoload_known_extensions": "false",
         "temp_directory": f"{database}.tmp",  # an instance that began in memory would spill into the working folder
     }
-    connection = duckdb.connect(config=config)
+    with _deferred_interrupt():
+        connection = duckdb.connect(config=config)
     connection.execute("SET preserve_insertion_order = false")
     connection.execute("SET TimeZone = 'UTC'")
     return connection
