@@ -199,6 +199,7 @@ def send(job: Job) -> None:
         judge_stored(job)  # the canary's answers, which another process recorded
         return
     room = window(job)
+    job.fits_from = None
     while job.halted is None and room > 0:
         planned = next_shard(job)
         if planned is None:
@@ -248,10 +249,7 @@ def cut_shards(job: Job, due: pl.DataFrame) -> Pack:
 
 
 def intend(job: Job, planned: pl.DataFrame) -> ShardRow | None:
-    """Write a shard's intent, cut to what the budget holds. None when not one request fits now.
-
-    When nothing fits and nothing is in flight whose settlement could make room, the budget is reached.
-    """
+    """Write a shard's intent, cut to what the budget holds. None when not one request fits now."""
     now = job.clock.now()
     shard = secrets.token_hex(8)
     while True:
@@ -277,9 +275,9 @@ def intend(job: Job, planned: pl.DataFrame) -> ShardRow | None:
         except BudgetTooSmall as full:
             wanted = planned if watch.undecided(job) else planned.filter(~pl.col("golden"))  # riders give way
             planned = fitting(job, wanted, full.budget_usd - full.committed_usd)
+            if planned.is_empty() and full.n_open == 0:
+                planned = last_fitting(job, full.budget_usd - full.committed_usd)
             if planned.is_empty():
-                if not job.ledger.open_shards(job.run_id, job.job_id):
-                    job.halt("budget")
                 job.queue.clear()
                 return None
         else:
@@ -305,6 +303,25 @@ def fitting(job: Job, planned: pl.DataFrame, room_usd: Decimal) -> pl.DataFrame:
     return each.head(low).drop("_out")
 
 
+def last_fitting(job: Job, room_usd: Decimal) -> pl.DataFrame:
+    """Return what fits of all that is due, when no settlement can make more room.
+
+    Where only what is due later fits, that is waited for; where nothing fits at all, the budget is reached.
+    """
+    job.queue.clear()
+    pending = sized(job, watch.unlocked(job, job.ledger.pending(job.run_id)))
+    is_due = pl.col("due_at").is_null() | (pl.col("due_at") <= job.clock.now())
+    fits = fitting(job, pending.filter(is_due), room_usd)
+    if not fits.is_empty():
+        return watch.with_riders(job, cut_shards(job, fits).shards[0])
+    later = fitting(job, pending.filter(~is_due), room_usd)
+    if later.is_empty():
+        job.halt("budget")
+    else:
+        job.fits_from = later.select(pl.col("due_at").min()).item()
+    return fits
+
+
 # --- looking ahead ------------------------------------------------------------------------------------------------
 
 
@@ -319,7 +336,8 @@ def look_ahead(job: Job) -> Outlook:
         due = watch.unlocked(job, job.ledger.pending(job.run_id))["due_at"]
         later = due.filter(due > now)
         if later.len() < due.len() and not shards:
-            moments.append(now)  # with shards open, what is due and was not sent waits for one of them to end
+            # With shards open, what is due and was not sent waits for one of them to end.
+            moments.append(job.fits_from or now)
         moments += later.sort().head(1).to_list()
         if watch.undecided(job) and not moments:
             moments.append(now)  # the canary is answered

@@ -621,20 +621,27 @@ class ForkedLedger(LedgerError, RuntimeError):
 
 
 class BudgetTooSmall(LedgerError, ValueError):
-    """A shard's upper bound does not fit what is left of the budget. Nothing was reserved."""
+    """A shard's upper bound does not fit what is left of the budget. Nothing was reserved.
 
-    def __init__(self, message: str, budget_usd: Decimal, committed_usd: Decimal, asked_usd: Decimal) -> None:
+    `n_open` counts the reservations that are not settled yet: what they leave over may make room.
+    """
+
+    def __init__(
+        self, message: str, budget_usd: Decimal, committed_usd: Decimal, asked_usd: Decimal, n_open: int
+    ) -> None:
         super().__init__(message)
         self.budget_usd, self.committed_usd, self.asked_usd = budget_usd, committed_usd, asked_usd
+        self.n_open = n_open
 
     @classmethod
-    def of(cls, budget_usd: Decimal, committed_usd: Decimal, asked_usd: Decimal) -> BudgetTooSmall:
+    def of(cls, budget_usd: Decimal, committed_usd: Decimal, asked_usd: Decimal, *, n_open: int = 0) -> BudgetTooSmall:
         return cls(
             f"up to ${asked_usd} more does not fit a budget of ${budget_usd}, of which ${committed_usd} is spent or "
             "reserved",
             budget_usd,
             committed_usd,
             asked_usd,
+            n_open,
         )
 
 

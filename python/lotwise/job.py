@@ -153,6 +153,8 @@ class Job:
     """Why nothing more is sent: a code, with a colon and a detail where there is one. Open shards still run out."""
     n_unsummed: int = 0
     """Requests collected since the whole run was added up."""
+    fits_from: datetime | None = None
+    """When something is due that fits the budget, where nothing that is due now does."""
     queue: list[pl.DataFrame] = field(default_factory=list)
     """Shards that are cut but not intended yet. Only a plan: what another process takes is left out of it."""
 

@@ -275,9 +275,10 @@ class Ledger:
             if state != "open":
                 raise RunEnded.of(intent.run, state, why)
             if intent.budget_usd is not None:
-                committed = Decimal(tx.rows("committed_usd", job=intent.job)[0][0])
-                if committed + (intent.reserved_usd or 0) > intent.budget_usd:
-                    raise BudgetTooSmall.of(intent.budget_usd, committed, intent.reserved_usd or Decimal(0))
+                total, n_open = tx.rows("committed_usd", job=intent.job)[0]
+                committed, asked = Decimal(total), intent.reserved_usd or Decimal(0)
+                if committed + asked > intent.budget_usd:
+                    raise BudgetTooSmall.of(intent.budget_usd, committed, asked, n_open=n_open)
             tx.run(
                 "insert_shard",
                 shard=intent.shard,

@@ -83,8 +83,9 @@ VALUES ($shard, $run, $job, $spec, $provider, $account, $purpose, 'intended', $o
 INSERT INTO reservation (shard, job, reserved_usd, reserved_at) VALUES ($shard, $job, $reserved_usd, $now)
 
 -- name: committed_usd
--- What a job has spent and what its open shards may still spend.
-SELECT coalesce(sum(coalesce(settled_usd, reserved_usd)), 0) FROM reservation WHERE job = $job
+-- What a job has spent and what its open shards may still spend, and how many of them are open.
+SELECT coalesce(sum(coalesce(settled_usd, reserved_usd)), 0), count(*) FILTER (WHERE settled_usd IS NULL)
+FROM reservation WHERE job = $job
 
 -- name: settle_reservation
 UPDATE reservation SET settled_usd = $settled_usd, settled_at = $now WHERE shard = $shard AND settled_usd IS NULL
