@@ -32,6 +32,9 @@ Lines = list[bytes]
 Answer = Callable[[str, Spec], str]
 """Makes the answer's text from a request's content and its spec."""
 
+Schedule = Callable[[int], tuple[str, Answer]]
+"""Says of the n-th batch, from 0, which model revision answers it, and how: a provider that changes its model."""
+
 
 class HandClock:
     """A clock that stands still until it is told to sleep."""
@@ -73,6 +76,8 @@ class ScriptedExecutor:
         Where the provider keeps its batches; None for a folder of its own that goes with this object.
     answer
         What a request is answered with; None to take it from the model's name.
+    schedule
+        Which revision answers which batch, and how; None for one revision that always answers by `answer`.
     clock, duration_s
         A batch ends so many seconds after it was made.
     limits
@@ -88,6 +93,7 @@ class ScriptedExecutor:
         folder: str | os.PathLike[str] | None = None,
         *,
         answer: Answer | None = None,
+        schedule: Schedule | None = None,
         clock: Clock | None = None,
         duration_s: float = 0.0,
         limits: Limits | None = None,
@@ -98,11 +104,12 @@ class ScriptedExecutor:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.limits = limits or Limits(max_requests=50_000, max_bytes=200_000_000)
         self._answer, self._clock, self._duration_s = answer, clock or SystemClock(), duration_s
+        self._schedule = schedule
 
     # --- the executor ------------------------------------------------------------------------------------------
 
     def check(self, spec: Spec) -> None:
-        if self._answer is None and spec.model not in ANSWERS:
+        if self._answer is None and self._schedule is None and spec.model not in ANSWERS:
             raise UnknownModel.from_name("scripted", spec.model, ANSWERS)
 
     def wire_schema(self, schema_text: str) -> tuple[str, tuple[str, ...]]:
@@ -132,6 +139,7 @@ class ScriptedExecutor:
         about = {
             "shard": shard.id,
             "created_at": self._clock.now().isoformat(),
+            "number": len(self._batch_ids()),
             "n_requests": shard.n_requests,
             "model": spec.model,
             "wire_schema": spec.wire_schema,
@@ -220,12 +228,23 @@ class ScriptedExecutor:
             line = {"id": "x", "custom_id": row["custom_id"], "response": None, "error": error}
         else:
             spec = Spec(provider="scripted", model=about["model"], wire_schema=about["wire_schema"])
-            text = (self._answer or ANSWERS[about["model"]])(row["content"], spec)
-            line = answer_line(row["custom_id"], text, prompt_bytes=len(row["content"].encode()))
+            if self._schedule is None:
+                revision, answer = "scripted-1", self._answer or ANSWERS[about["model"]]
+            else:
+                revision, answer = self._schedule(about["number"])
+            text, n_bytes = answer(row["content"], spec), len(row["content"].encode())
+            line = answer_line(row["custom_id"], text, prompt_bytes=n_bytes, revision=revision)
         return json.dumps(line, ensure_ascii=False).encode()
 
 
-def answer_line(custom_id: str, text: str, *, prompt_bytes: int = 0, finish_reason: str = "stop") -> dict[str, Any]:
+def answer_line(
+    custom_id: str,
+    text: str,
+    *,
+    prompt_bytes: int = 0,
+    finish_reason: str = "stop",
+    revision: str = "scripted-1",
+) -> dict[str, Any]:
     """Make the raw result line of one answer, in the shape of a chat completion in a batch output."""
     usage = {"prompt_tokens": prompt_bytes // 4 + 1, "completion_tokens": len(text) // 4 + 1}
     message = {"role": "assistant", "content": text, "refusal": None}
@@ -233,7 +252,7 @@ def answer_line(custom_id: str, text: str, *, prompt_bytes: int = 0, finish_reas
         "id": "chatcmpl-scripted",
         "object": "chat.completion",
         "created": 0,
-        "model": "scripted-1",
+        "model": revision,
         "choices": [{"index": 0, "message": message, "finish_reason": finish_reason}],
         "usage": {**usage, "total_tokens": sum(usage.values())},
     }

@@ -1,0 +1,270 @@
+"""A prompt gone wrong and a model that changes: what the canary and the golden rows hold back, across processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lotwise
+from journey.harness import Desk
+from lotwise import executors
+from lotwise.errors import BadGolden, CanaryFailed, SystemicError
+from lotwise.ledger.store import Ledger
+from lotwise.ledger.verify import verify
+from lotwise.request import Spec
+from lotwise.testing import ScriptedExecutor
+
+PROMPT = "Is this number odd? {n}"
+SCHEMA = {
+    "type": "object",
+    "properties": {"odd": {"type": "boolean"}},
+    "required": ["odd"],
+    "additionalProperties": False,
+}
+PRICES = {"input_mtok": 1, "output_mtok": 5}
+GOLDEN = pl.DataFrame({"n": range(-100, 0)}).with_columns(odd=pl.col("n") % 2 == 1)
+
+
+def right(content: str, spec: Spec) -> str:
+    return json.dumps({"odd": int(content.rsplit(" ", 1)[1]) % 2 == 1})
+
+
+def wrong(content: str, spec: Spec) -> str:
+    return json.dumps({"odd": int(content.rsplit(" ", 1)[1]) % 2 == 0})
+
+
+def broken(content: str, spec: Spec) -> str:
+    return '{"even": 1}'
+
+
+ANSWERS = {"right": right, "wrong": wrong, "broken": broken}
+
+
+class Provider:
+    """A scripted provider whose model can be told to change."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.changes_at: int | None = None
+        """The batch from which on another revision answers, wrongly."""
+
+    def executor(self, model: str, *_: Any) -> ScriptedExecutor:
+        if self.changes_at is None:
+            return ScriptedExecutor(self.folder, answer=ANSWERS[model])
+        at = self.changes_at
+        return ScriptedExecutor(
+            self.folder, schedule=lambda number: ("rev-1", right) if number < at else ("rev-2", wrong)
+        )
+
+    def asked(self) -> int:
+        """Return how many answers were charged."""
+        return ScriptedExecutor(self.folder).bill().height
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> Iterator[Provider]:
+    made = Provider(tmp_path / "provider")
+    executors.register("planted", made.executor)
+    yield made
+    report = verify(Ledger.open(tmp_path / "ledger"))
+    assert report.clean, report.findings
+
+
+def ask(folder: Path, n: int = 300, *, model: str = "right", **changes: Any) -> pl.DataFrame:
+    arguments: dict[str, Any] = {
+        "golden": lotwise.Golden(GOLDEN, answers=["odd"]),
+        "prices": PRICES,
+        "options": lotwise.Options(shard_rows=500, window=1),
+        "progress": False,
+        **changes,
+    }
+    frame = arguments.pop("frame", pl.DataFrame({"n": range(n)}))
+    return lotwise.map(
+        frame,
+        PROMPT,
+        SCHEMA,
+        model=f"planted:{model}",
+        ledger=folder / "ledger",
+        poll_s=0,
+        **arguments,
+    )
+
+
+def sql(folder: Path, query: str) -> pl.DataFrame:
+    return lotwise.open_ledger(folder / "ledger").sql(query)
+
+
+# --- a prompt gone wrong, across processes ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """A job of 50,000 rows whose model answers by hash: golden rows agree half of the time."""
+    frame = pl.DataFrame({"n": range(50_000)})
+    return Desk(
+        tmp_path,
+        frame,
+        prompt=PROMPT,
+        schema=SCHEMA,
+        model="scripted:choice",
+        arguments={"golden": lotwise.Golden(GOLDEN, answers=["odd"]), "prices": PRICES, "poll_s": 0, "progress": False},
+        options={"executor_options": {"folder": str(tmp_path / "provider")}},
+    )
+
+
+def test_prompt_gone_wrong_stops_after_its_first_shard_and_nobody_gets_past(desk: Desk, tmp_path: Path) -> None:
+    plan = lotwise.plan(
+        desk.frame, PROMPT, SCHEMA, model="scripted:choice", ledger=desk.ledger_path, prices=PRICES, progress=False
+    )
+    bill = ScriptedExecutor(tmp_path / "provider").bill
+
+    first = desk.call()
+
+    assert first.error == "CanaryFailed"
+    assert first.frame is not None
+    assert first.frame["llm_state"].value_counts(sort=True)["count"].to_list() == [
+        49_500,
+        500,
+    ]
+    assert desk.shards() == {"collected": 1}
+    spent = desk.sql("SELECT sum(cost_usd)::DOUBLE AS usd FROM shard")["usd"][0]
+    assert plan.cost_low_usd is not None
+    assert 0 < spent < 0.03 * float(plan.cost_low_usd)
+    assert bill().height == 600
+
+    again = desk.call()
+    assert again.error == "CanaryFailed"
+    assert "golden rows agree" in again.message
+
+    tonight = tmp_path / "tonight.parquet"
+    pl.DataFrame({"n": range(60_000, 64_000)}).write_parquet(tonight)
+    assert desk.call(source=tonight).error == "CanaryFailed"
+
+    run = desk.sql("SELECT id FROM run ORDER BY created_at LIMIT 1")["id"][0]
+    assert desk.call(resume=run, source=None).error == "CanaryFailed"
+
+    assert bill().height == 600
+    desk.assert_clean()
+
+
+def test_second_process_waits_for_the_first_ones_canary_and_does_not_get_past_it(tmp_path: Path, desk: Desk) -> None:
+    small = tmp_path / "small.parquet"
+    pl.DataFrame({"n": range(2_400)}).write_parquet(small)
+    slow = {**desk._base.options["executor_options"], "duration_s": 1.0}
+
+    pair = [desk.start(source=small, options={"executor_options": slow}) for _ in range(2)]
+
+    assert [child.wait().error for child in pair] == ["CanaryFailed", "CanaryFailed"]
+    assert ScriptedExecutor(tmp_path / "provider").bill().height == 120 + 100
+    desk.assert_clean()
+
+
+# --- the gate -----------------------------------------------------------------------------------------------------
+
+
+def test_passed_gate_is_reused_at_no_cost(provider: Provider, tmp_path: Path) -> None:
+    ask(tmp_path, 300, options=lotwise.Options(shard_rows=1_000))
+    before = provider.asked()
+
+    ask(tmp_path, frame=pl.DataFrame({"n": range(1_000, 1_200)}))
+
+    assert before == 100 + 300 + 3
+    assert provider.asked() == before + 200 + 2
+    assert sql(tmp_path, "SELECT state, n, agreed FROM gate").rows() == [("passed", 100, 100)]
+
+
+def test_golden_rows_are_in_no_count_and_no_frame(provider: Provider, tmp_path: Path) -> None:
+    frame = pl.DataFrame({"n": [*range(250), *range(-50, 0)]})  # fifty rows are asked what golden rows are asked
+
+    out = ask(tmp_path, frame=frame)
+
+    assert out["llm_state"].to_list() == ["succeeded"] * 300
+    assert out["odd"].to_list() == [n % 2 == 1 for n in frame["n"]]
+    status = lotwise.open_ledger(tmp_path / "ledger").status(lotwise.runs(tmp_path / "ledger")["id"][0])
+    assert (status.requests, status.n_sent, status.n_golden) == ({"succeeded": 300}, 300, 103)
+    purposes = sql(tmp_path, "SELECT purpose, count(*) AS n FROM attempt GROUP BY ALL ORDER BY ALL")
+    assert purposes.rows() == [("answer", 300), ("golden", 103)]
+
+
+def test_failed_gate_opens_to_another_threshold_prompt_or_override_only(provider: Provider, tmp_path: Path) -> None:
+    ledger: dict[str, Any] = {"options": lotwise.Options(shard_rows=1_000)}
+    mixed = GOLDEN.with_columns(odd=pl.when(pl.col("n") % 5 == 0).then(~pl.col("odd")).otherwise("odd"))
+    golden = lotwise.Golden(mixed, answers=["odd"])
+    with pytest.raises(CanaryFailed, match="80 of 100 golden rows agree"):
+        ask(tmp_path, golden=golden, **ledger)
+    asked = provider.asked()
+
+    with pytest.raises(CanaryFailed) as refused:
+        ask(tmp_path, golden=golden, retry="invalid", **ledger)
+    assert refused.value.partial()["llm_state"].unique().to_list() == ["pending"]
+    assert provider.asked() == asked == 100
+
+    out = ask(tmp_path, 40, golden=golden, canary="override", **ledger)
+    assert out["llm_state"].unique().to_list() == ["succeeded"]
+    with pytest.raises(CanaryFailed):
+        ask(tmp_path, golden=golden, **ledger)
+
+    lower = lotwise.Golden(mixed, answers=["odd"], threshold=0.75)
+    out = ask(tmp_path, golden=lower, **ledger)
+    assert out["llm_state"].unique().to_list() == ["succeeded"]
+    answered = sql(tmp_path, "SELECT count(*) AS n FROM golden_ask WHERE round = 0 GROUP BY set_digest")["n"].to_list()
+    assert answered == [100]  # the lower threshold is judged by the answers that were bought
+
+
+def test_canary_false_asks_no_golden_row_first(provider: Provider, tmp_path: Path) -> None:
+    ask(tmp_path, 100, model="wrong", canary=False)
+
+    assert sql(tmp_path, "SELECT * FROM gate").is_empty()
+    assert provider.asked() == 101
+
+
+def test_frame_rows_alone_are_a_canary_of_a_large_paid_job(provider: Provider, tmp_path: Path) -> None:
+    with pytest.raises(CanaryFailed, match="100 of 100 first answers are invalid"):
+        ask(tmp_path, 2_000, model="broken", golden=None)
+
+    assert provider.asked() == 100
+    with pytest.raises(SystemicError):
+        ask(tmp_path, 1_000, model="broken", golden=None)  # too small for a canary of its own
+
+
+def test_golden_set_that_could_never_pass_is_refused_before_anything_is_sent(
+    provider: Provider, tmp_path: Path
+) -> None:
+    Ledger.open(tmp_path / "ledger")
+    with pytest.raises(BadGolden, match="10 rows are too few"):
+        ask(tmp_path, golden=lotwise.Golden(GOLDEN.head(10), answers=["odd"]))
+
+
+# --- a model that changes -----------------------------------------------------------------------------------------
+
+
+def test_change_of_model_in_mid_run_is_told_stops_the_run_and_names_its_first_shard(
+    provider: Provider, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    provider.changes_at = 3
+
+    with pytest.raises(CanaryFailed, match="golden rows agree less") as stopped:
+        ask(tmp_path, 4_000, progress=None)
+
+    shards = sql(tmp_path, "SELECT id FROM shard ORDER BY intended_at")["id"].to_list()
+    began = shards[3]
+    notices = stopped.value.run.status().notices
+    assert f"model revision rev-2 answers from shard {began} on after rev-1" in notices
+    assert f"golden rows agree less from shard {began} on, certain at shard {shards[4]}" in notices
+    assert len(shards) == 5  # the two that it took to be certain, and none after
+    told = capsys.readouterr().err
+    assert told.count(f"model revision rev-2 answers from shard {began} on") == 1
+    series = stopped.value.run.golden_series()
+    assert series.select("shard", "n", "agreed").rows() == [
+        (shards[1], 5, 5),
+        (shards[2], 5, 5),
+        (shards[3], 5, 0),
+        (shards[4], 5, 0),
+    ]
+    with pytest.raises(CanaryFailed):  # the pass is withdrawn, for tonight's job too
+        ask(tmp_path, frame=pl.DataFrame({"n": range(9_000, 9_100)}))
