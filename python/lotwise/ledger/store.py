@@ -24,7 +24,7 @@ from lotwise.ledger.files import Connections, Folder, locate
 from lotwise.ledger.transaction import Transaction
 from lotwise.lifecycle import SHARD_MOVES, ShardState
 
-MANIFEST_STEP = 200_000
+MANIFEST_STEP = 100_000
 """Manifest rows a transaction, so that none lasts long."""
 
 
