@@ -14,7 +14,9 @@ from lotwise import lots
 from lotwise.call import Call
 from lotwise.engine import Enrolled
 from lotwise.evidence import Reading
+from lotwise.golden import riders
 from lotwise.key import spec_json
+from lotwise.ledger import golden as book
 from lotwise.ledger.files import locate
 from lotwise.ledger.store import Ledger
 from lotwise.plan import json_bytes, pack
@@ -44,6 +46,10 @@ class Plan:
     cost_low_usd, cost_high_usd
         Nothing but the content read as four bytes a token and answered shortly; and the true upper bound. None where
         no price is known.
+    canary
+        What is sent first and what must come of it, or how the gate was decided before; None without a canary.
+    n_golden
+        Golden rows that would be asked besides; their cost is in the cost.
     reading
         Lots, answers and hours that people would read, and what that proves.
     warnings
@@ -73,6 +79,8 @@ class Plan:
     warnings: tuple[str, ...]
     close_spec: tuple[str, ...]
     rows: pl.DataFrame = field(repr=False)
+    canary: str | None = None
+    n_golden: int = 0
 
     @classmethod
     def of(cls, call: Call, frame: pl.DataFrame, enrolled: Enrolled) -> Plan:
@@ -96,7 +104,8 @@ class Plan:
             sizes, call.executor.limits, shard_rows=call.options.shard_rows, shard_bytes=call.options.shard_bytes
         )
         n_bytes = int(sizes["bytes"].sum())
-        low, high = _cost(call, sizes)
+        canary, golden = _canary(call, ledger, keys.len(), [shard.height for shard in cut.shards])
+        low, high = _cost(call, pl.concat([sizes.select("bytes"), golden]))
         nothing_done = not counts.get("reused") and not counts.get("in_flight")
         return cls(
             ledger=path,
@@ -118,6 +127,8 @@ class Plan:
             warnings=call.warnings,
             close_spec=_closest(call, ledger) if ledger is not None and nothing_done else (),
             rows=rows,
+            canary=canary,
+            n_golden=golden.height,
         )
 
     def __str__(self) -> str:
@@ -188,6 +199,32 @@ def _populations(
         return [why.height]
     sent = [shard.height for shard in shards]
     return [*sent, why.height - sum(sent)]
+
+
+def _canary(
+    call: Call, ledger: Ledger | None, n_requests: int, shards: Sequence[int]
+) -> tuple[str | None, pl.DataFrame]:
+    """Say what a run must pass first, and return the `bytes` of each golden row that it would ask."""
+    canary, nothing = call.canary(n_requests), pl.DataFrame(schema={"bytes": pl.Int64})
+    if canary is None:
+        return None, nothing
+    found = None if ledger is None or canary.mode == "off" else book.gate(ledger, canary)
+    refused = found is not None and found["state"] == "failed" and canary.mode != "override"
+    asked = nothing
+    if canary.golden is not None and shards and not refused:
+        rows = canary.golden.rows
+        n_asks = sum(riders(n, rows.height) for n in shards)
+        n_asks += rows.height if found is None and canary.mode != "off" else 0
+        each = call.executor.sizes(call.spec, json_bytes(rows["content"])).cast(pl.Int64)
+        asked = pl.DataFrame({"bytes": each.gather([i % rows.height for i in range(n_asks)])})
+    if canary.mode == "off":
+        return "off", asked
+    if found is not None:
+        went_on = ", and is overridden" if canary.mode == "override" and found["state"] == "failed" else ""
+        return f"{found['state']}{went_on}: {found['reason']}", asked
+    parts = [f"{canary.golden.rows.height:,} golden rows"] if canary.golden is not None else []
+    parts += [f"{canary.n_frame:,} requests"] if canary.n_frame else []
+    return f"{' and '.join(parts)} first, the rest only if they pass", asked
 
 
 def _closest(call: Call, ledger: Ledger) -> tuple[str, ...]:

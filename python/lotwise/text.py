@@ -66,6 +66,10 @@ def plan_facts(shown: Plan) -> list[tuple[str, str]]:
         facts.append(("to send", f"{plural(shown.n_to_send, 'request')} in {sent_in}"))
     else:
         facts.append(("to send", "nothing"))
+    if shown.canary is not None:
+        facts.append(("canary", shown.canary))
+    if shown.n_golden:
+        facts.append(("golden", f"{plural(shown.n_golden, 'golden row')} asked besides, in the cost"))
     if shown.cost_high_usd is not None:
         facts.append(("cost", f"{usd(shown.cost_low_usd)} to {usd(shown.cost_high_usd)}"))
     if shown.close_spec:
