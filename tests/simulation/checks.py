@@ -108,7 +108,7 @@ class Books:
 def violations(story: Story) -> list[str]:
     """Return all that does not hold."""
     books = Books(story)
-    found: list[str] = []
+    found: list[str] = list(story.trespasses)
     for check in (_bill, _reasons, _rows, _answers, _costs, _budget, _halts, _closed, _verified):
         found += check(books)
     return found

@@ -13,8 +13,7 @@ from typing import Any
 import polars as pl
 
 from lotwise import reconcile
-from lotwise.errors import BudgetTooSmall, CreateRejected, CreateUncertain
-from lotwise.executors.base import BatchExecutor
+from lotwise.errors import BudgetTooSmall, CreateUncertain
 from lotwise.ledger.store import Ledger
 from lotwise.ledger.transaction import Transaction
 from lotwise.lifecycle import ShardState
@@ -37,21 +36,29 @@ def intent_after_submit() -> Iterator[None]:
 
     def made(right: Any) -> Any:
         def submit(job: Any, shard: Any) -> None:
-            if not isinstance(job.executor, BatchExecutor):
-                right(job, shard)
-                return
-            about = reconcile._about(shard)
-            prepared = job.executor.prepare(about, job.spec, reconcile._requests(job, shard))
-            made_as, target = None, ShardState.SUBMITTED
+            ledger, late = job.ledger, []
+
+            def move(shard: str, origin: ShardState, target: ShardState, **given: Any) -> None:
+                if target is ShardState.CREATING:
+                    late.append((shard, origin, target, given))
+                    return
+                catch_up()
+                Ledger.move(ledger, shard, origin, target, **given)
+
+            def release(*given: Any, **named: Any) -> int:
+                catch_up()
+                return Ledger.release(ledger, *given, **named)
+
+            def catch_up() -> None:
+                while late:
+                    shard, origin, target, given = late.pop()
+                    Ledger.move(ledger, shard, origin, target, **given)
+
+            ledger.move, ledger.release = move, release
             try:
-                made_as = job.executor.create(about, job.spec, prepared)
-            except CreateRejected as refusal:
-                reconcile._rejected(job, shard, refusal, ShardState.INTENDED)
-                return
-            except CreateUncertain:
-                target = ShardState.UNCERTAIN
-            for origin, to in ((ShardState.INTENDED, ShardState.CREATING), (ShardState.CREATING, target)):
-                job.ledger.move(about.id, origin, to, owner=job.owner, now=job.clock.now(), batch_id=made_as)
+                right(job, shard)
+            finally:
+                del ledger.move, ledger.release
 
         return submit
 

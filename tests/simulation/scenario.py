@@ -33,7 +33,6 @@ from lotwise.lifecycle import Policy
 from lotwise.request import Limits, Spec
 from lotwise.schema import Schema
 from lotwise.validate import Validator
-
 from simulation.executors import SimBareBatch, SimBatch, SimStream
 from simulation.provider import Manner, Provider
 from simulation.world import Crash, Process, World, WorldClock
@@ -63,14 +62,14 @@ def validator() -> Validator:
 class OneConnection:
     """The seed's one open database, as one process sees it: every transaction has boundaries, and dies with it."""
 
-    def __init__(self, world: World, database: duckdb.DuckDBPyConnection, takers: dict[str, set[str]]) -> None:
-        self._world, self._database, self._takers = world, database, takers
+    def __init__(self, story: Story) -> None:
+        self._story, self._world, self._database = story, story.world, story.database
 
     @contextlib.contextmanager
     def session(self, purpose: str, *, read_only: bool = False) -> Iterator[Any]:
         """Yield the connection; what its process leaves open is rolled back."""
         self._world.step(f"before {purpose!r}")
-        watched = _Watched(self._world, self._database, purpose, self._takers)
+        watched = _Watched(self._world, self._database, purpose, self._story)
         try:
             yield watched
         finally:
@@ -81,10 +80,8 @@ class OneConnection:
 class _Watched:
     """A connection whose COMMIT is a boundary on both sides."""
 
-    def __init__(
-        self, world: World, database: duckdb.DuckDBPyConnection, purpose: str, takers: dict[str, set[str]]
-    ) -> None:
-        self._world, self._database, self._purpose, self._takers = world, database, purpose, takers
+    def __init__(self, world: World, database: duckdb.DuckDBPyConnection, purpose: str, story: Story) -> None:
+        self._world, self._database, self._purpose, self._story = world, database, purpose, story
         self.is_open = False
 
     def execute(self, statement: str, parameters: object = None) -> Any:
@@ -104,9 +101,23 @@ class _Watched:
                     self.is_open = False
             case _:
                 if isinstance(parameters, dict) and {"shard", "owner"} <= parameters.keys():
-                    self._takers.setdefault(parameters["shard"], set()).add(parameters["owner"])
+                    self._witness(parameters)
                 return self._database.execute(statement, parameters)
         return self._database
+
+    def _witness(self, parameters: dict[str, Any]) -> None:
+        """Note who acts on a shard, and whoever takes one that a living process holds by its lease."""
+        story, shard, taker = self._story, parameters["shard"], parameters["owner"]
+        story.takers.setdefault(shard, set()).add(taker)
+        if "gone" not in parameters:
+            return
+        look = "SELECT owner, lease_until FROM shard WHERE id = $id AND state = $state"
+        held = self._database.execute(look, {"id": shard, "state": parameters["state"]}).fetchone()
+        if held is None or held[1] is None or held[0] == taker or held[1] <= self._world.now:
+            return
+        holder = story.process(held[0])
+        if holder is not None and not holder.known_gone and parameters["gone"] == held[0]:
+            story.trespasses.append(f"{taker} takes shard {shard}, which {held[0]} holds until {held[1]}")
 
     def sql(self, statement: str, params: object = None) -> Any:
         return self._database.sql(statement, params=params)
@@ -152,6 +163,8 @@ class Story:
     processes: list[Process] = field(default_factory=list)
     takers: dict[str, set[str]] = field(default_factory=dict)
     """Which processes ever held each shard."""
+    trespasses: list[str] = field(default_factory=list)
+    """Who took a shard that a living process held, in sentences."""
 
     @property
     def ledger(self) -> Ledger:
@@ -404,7 +417,7 @@ def _ended(story: Story, process: Process) -> None:
 def _job(story: Story, caller: Caller, process: Process, *, again: bool) -> Job:
     """Do what `map` or `resume` does before the engine takes over, with everything new but the database."""
     world = story.world
-    ledger = Ledger(OneConnection(world, story.database, story.takers), story.folder, story.folder)
+    ledger = Ledger(OneConnection(story), story.folder, story.folder)
     executor = SHAPES[story.shape](world, story.provider, process.name, story.limits, caller.options.create_timeout_s)
     clock: Clock = WorldClock(world)
     digest = spec_digest(SPEC)
