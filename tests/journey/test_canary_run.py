@@ -45,6 +45,10 @@ def broken(content: str, spec: Spec) -> str:
 ANSWERS = {"right": right, "wrong": wrong, "broken": broken}
 
 
+def same(known: dict[str, Any], said: dict[str, Any]) -> bool:
+    return known == said
+
+
 class Provider:
     """A scripted provider whose model can be told to change."""
 
@@ -238,6 +242,43 @@ def test_golden_set_that_could_never_pass_is_refused_before_anything_is_sent(
     Ledger.open(tmp_path / "ledger")
     with pytest.raises(BadGolden, match="10 rows are too few"):
         ask(tmp_path, golden=lotwise.Golden(GOLDEN.head(10), answers=["odd"]))
+
+
+def submitted(folder: Path, n: int, **golden: Any) -> lotwise.Run:
+    """Begin a run and leave it with its canary in flight."""
+    return lotwise.submit(
+        pl.DataFrame({"n": range(n)}),
+        PROMPT,
+        SCHEMA,
+        model="planted:right",
+        ledger=folder / "ledger",
+        golden=lotwise.Golden(GOLDEN, answers=["odd"], **golden),
+        progress=False,
+        poll_s=0,
+    )
+
+
+def test_run_taken_up_by_its_id_keeps_its_gate_and_its_golden_rows(provider: Provider, tmp_path: Path) -> None:
+    run = submitted(tmp_path, 300)
+    assert provider.asked() == 100  # golden rows alone: the job is too small for frame rows
+
+    done = lotwise.open_ledger(tmp_path / "ledger").resume(run.id, progress=False, poll_s=0).collect()
+
+    assert done["llm_state"].to_list() == ["succeeded"] * 300
+    assert provider.asked() == 100 + 300 + 3
+    assert sql(tmp_path, "SELECT state FROM gate")["state"].to_list() == ["passed"]
+
+
+def test_gate_that_needs_the_callers_function_waits_for_the_caller(provider: Provider, tmp_path: Path) -> None:
+    run = submitted(tmp_path, 50, match=same)
+
+    with pytest.raises(CanaryFailed, match="the caller's code"):
+        lotwise.open_ledger(tmp_path / "ledger").resume(run.id, progress=False, poll_s=0).wait()
+    assert sql(tmp_path, "SELECT * FROM gate").is_empty()
+
+    out = ask(tmp_path, 50, golden=lotwise.Golden(GOLDEN, answers=["odd"], match=same))
+    assert out["llm_state"].to_list() == ["succeeded"] * 50
+    assert provider.asked() == 100 + 50 + 1
 
 
 # --- a model that changes -----------------------------------------------------------------------------------------
