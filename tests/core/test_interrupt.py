@@ -22,24 +22,39 @@ def folder(tmp_path: Path) -> Folder:
     return made
 
 
-def test_ctrl_c_in_a_long_statement_is_a_keyboard_interrupt_and_the_ledger_goes_on(folder: Folder) -> None:
-    with pytest.raises(KeyboardInterrupt), folder.session("long") as connection:
+def long_statement(folder: Folder) -> None:
+    with folder.session("long") as connection:
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
         connection.execute(LONG).fetchall()
+
+
+def test_ctrl_c_in_a_long_statement_is_a_keyboard_interrupt_and_the_ledger_goes_on(folder: Folder) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        long_statement(folder)
 
     with folder.session("after") as connection:
         assert connection.execute("SELECT 1").fetchall() == [(1,)]
 
 
-def test_an_error_that_is_no_interrupt_stays_what_it_is(folder: Folder) -> None:
-    with pytest.raises(RuntimeError, match="something else"), folder.session("other"):
+def other_error(folder: Folder) -> None:
+    with folder.session("other"):
         raise RuntimeError("something else")
 
 
-def test_ctrl_c_while_an_instance_is_made_comes_afterwards() -> None:
-    reached = []
-    with pytest.raises(KeyboardInterrupt), files._deferred_interrupt():
+def test_an_error_that_is_no_interrupt_stays_what_it_is(folder: Folder) -> None:
+    with pytest.raises(RuntimeError, match="something else"):
+        other_error(folder)
+
+
+def interrupted_within(reached: list[str]) -> None:
+    with files._deferred_interrupt():
         signal.raise_signal(signal.SIGINT)
         reached.append("the end of the block")
+
+
+def test_ctrl_c_while_an_instance_is_made_comes_afterwards() -> None:
+    reached: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_within(reached)
     assert reached
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
