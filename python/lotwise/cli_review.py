@@ -82,7 +82,8 @@ def inspect(source: Path, inspector: str | None, ledger: Path | None, as_json: b
 @_LOT
 @_WHO
 @opt.ledger
-def review(run: str, lot: tuple[str, ...], inspector: str, ledger: Path | None) -> int:
+@opt.as_json
+def review(run: str, lot: tuple[str, ...], inspector: str, ledger: Path | None, as_json: bool) -> int:
     """Read a RUN's sample at the keyboard, one key a verdict: (b)ad, (g)ood, (u)nsure, (s)kip, undo (z), (q)uit.
 
     What you have given a verdict on before is not shown again; what you skip comes back the next time.
@@ -93,7 +94,8 @@ def review(run: str, lot: tuple[str, ...], inspector: str, ledger: Path | None) 
         raise BadArgument.of("review", "needs a terminal; for files there are `lotwise sample` and `lotwise inspect`")
     reading = Reading(handle, frame, inspector)
     reading.read(key=click.getchar)
-    click.echo(_lots(table_of(handle, frame["llm_lot"].unique().to_list())))
+    lots = table_of(handle, frame["llm_lot"].unique().to_list())
+    tell.result({"lots": lots}, _lots(lots), as_json=as_json)
     return 0
 
 
@@ -127,7 +129,7 @@ class Reading:
             for lot, key, verdict in mine.sort("inspected_at", "seq").select("lot_id", "key", "verdict").iter_rows()
         }
 
-    def read(self, *, key: Callable[[], str], show: Callable[[str], Any] = click.echo) -> None:
+    def read(self, *, key: Callable[[], str], show: Callable[[str], Any] = tell.note) -> None:
         """Go through what is left, one key a row, until the end or until it is quit."""
         todo = [i for i in range(self._frame.height) if self._at(i) not in self.given]
         place = 0

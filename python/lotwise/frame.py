@@ -19,6 +19,7 @@ from lotwise.key import keys as content_keys
 from lotwise.ledger.files import DATABASE, locate
 from lotwise.ledger.store import Ledger
 from lotwise.run import Run
+from lotwise.shown import shown
 from lotwise.signature import spelled_out
 
 PREVIEW_ROWS = 10
@@ -136,7 +137,7 @@ def peek(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[
     )
     if ledger is not None:
         lots.refuse_other_rule(ledger, family)
-    known = lots.shown(ledger, family, enrolled.keys, labels, answers, SystemClock().now())
+    known = shown(ledger, family, enrolled.keys, labels, answers, SystemClock().now())
     return join.attach(df, enrolled.keys, answers, call, known)
 
 

@@ -11,9 +11,8 @@ import json
 import polars as pl
 
 from lotwise.call import BOOKKEEPING, Call
-from lotwise.evidence import NOT_LOOKED
 from lotwise.lifecycle import ROW_STATES, RowState
-from lotwise.lots import Shown
+from lotwise.shown import Shown
 
 
 def attach(frame: pl.DataFrame, keys: pl.Series, answers: pl.DataFrame, call: Call, lots: Shown) -> pl.DataFrame:
@@ -58,21 +57,15 @@ def attach(frame: pl.DataFrame, keys: pl.Series, answers: pl.DataFrame, call: Ca
     return pl.concat([frame, rows.select(list(call.answer_columns)), bookkeeping], how="horizontal")
 
 
-_UNKNOWN = {"llm_inspected": 0, "llm_decision": "continue", "llm_reason": NOT_LOOKED}
-"""What is said of a lot that there is no evidence of."""
-
-
 def _evidence(keys: pl.Series, lots: Shown) -> pl.DataFrame:
     """Return each row's lot and what is known of it; null for a row that asks for nothing."""
-    asked = pl.lit(keys.is_not_null())
-    if isinstance(lots.lot, str):
-        known = lots.columns.filter(llm_lot=lots.lot).row(0, named=True) if lots.columns.height else {}
-        said = {**dict.fromkeys(lots.columns.columns), **_UNKNOWN, **known, "llm_lot": lots.lot}
-        told = [pl.lit(said[name], dtype) for name, dtype in lots.columns.schema.items()]
-        return pl.select(pl.when(asked).then(one).alias(name) for name, one in zip(said, told, strict=True))
-    rows = pl.DataFrame({"llm_lot": lots.lot}).join(lots.columns, on="llm_lot", how="left", maintain_order="left")
-    rows = rows.with_columns(pl.col(name).fill_null(pl.lit(word)) for name, word in _UNKNOWN.items())
-    return rows.select(pl.when(asked).then(pl.col(name)).alias(name) for name in lots.columns.columns)
+    if lots.place is None:
+        known = lots.lots.row(0, named=True)
+        asked = pl.lit(keys.is_not_null())
+        literal = {name: pl.lit(known[name], dtype) for name, dtype in lots.lots.schema.items()}
+        return pl.select(pl.when(asked).then(value).alias(name) for name, value in literal.items())
+    place = pl.select(pl.when(keys.is_not_null()).then(lots.place)).to_series()
+    return lots.lots.select(pl.all().gather(place))
 
 
 def _errors(answers: pl.DataFrame) -> pl.Series:

@@ -20,8 +20,6 @@ from lotwise.evidence import Acceptance
 from lotwise.ledger import evidence as store
 from lotwise.ledger.store import Ledger
 
-OPEN_STATES = ("pending", "submitted", "absent")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
@@ -131,9 +129,9 @@ def name(ledger: Ledger, family: Family, rows: pl.DataFrame | None, now: datetim
         _write_names(ledger, family, [None], now)
     elif rows is not None:
         members = rows.drop_nulls("key").group_by("label", "key").agg(multiplicity=pl.len().cast(pl.Int32))
-        ids = _lot_ids(family, members["label"])
+        ids = ids_of(family, members["label"])
         _write_names(
-            ledger, family, ids["label"].to_list(), now, _with_lot(members, ids).select("lot", "key", "multiplicity")
+            ledger, family, ids["label"].to_list(), now, with_lot(members, ids).select("lot", "key", "multiplicity")
         )
 
 
@@ -154,7 +152,7 @@ def _write_names(
     store.name_lots(ledger, named, about, now, members)
 
 
-def _lot_ids(family: Family, labels: pl.Series) -> pl.DataFrame:
+def ids_of(family: Family, labels: pl.Series) -> pl.DataFrame:
     """Return `label` and `lot` of the labels that occur."""
     distinct = labels.unique().sort()
     return pl.DataFrame(
@@ -163,7 +161,8 @@ def _lot_ids(family: Family, labels: pl.Series) -> pl.DataFrame:
     )
 
 
-def _with_lot(rows: pl.DataFrame, ids: pl.DataFrame) -> pl.DataFrame:
+def with_lot(rows: pl.DataFrame, ids: pl.DataFrame) -> pl.DataFrame:
+    """Return rows that have a `label` with the `lot` that it names."""
     return rows.join(ids, on="label", how="left", nulls_equal=True, maintain_order="left")
 
 
@@ -195,7 +194,7 @@ def close(ledger: Ledger, family: Family, now: datetime, *, valid: int | None = 
         return 0
     if family.accept.scheme == "shard":
         _write_names(ledger, family, members["label"].unique().to_list(), now)
-    standing = _standing(members)
+    standing = standing_of(members)
     due = standing.filter(pl.col("n_open") == 0).join(before, on="lot_id", how="left", maintain_order="left")
     due = due.filter(_is_due(family))
     if due.is_empty():
@@ -272,13 +271,13 @@ def _with_digests(ledger: Ledger, family: Family, samples: list[pl.DataFrame]) -
 def table(ledger: Ledger, family: Family) -> pl.DataFrame:
     """Return what is known of a family's lots: `evidence.LOTS`, one row a lot, by label."""
     members = _members(ledger, family)
-    standing = _standing(members)
+    standing = standing_of(members)
     draws, sample, inspections = store.evidence(ledger, standing["lot_id"].to_list())
     values = store.values(ledger, sample["key"].unique(), family.validator)
-    return _table(standing, draws, sample, inspections, values)
+    return table_from(standing, draws, sample, inspections, values)
 
 
-def _table(
+def table_from(
     standing: pl.DataFrame, draws: pl.DataFrame, sample: pl.DataFrame, inspections: pl.DataFrame, values: pl.DataFrame
 ) -> pl.DataFrame:
     """Put a lot table together; `values` (`key`, `value`) says what the answers are now."""
@@ -301,10 +300,10 @@ def _members(ledger: Ledger, family: Family) -> pl.DataFrame:
     )
     if family.accept.scheme == "run":
         return members.with_columns(lot_id=pl.lit(family.id))
-    return _with_lot(members, _lot_ids(family, members["label"])).rename({"lot": "lot_id"})
+    return with_lot(members, ids_of(family, members["label"])).rename({"lot": "lot_id"})
 
 
-def _standing(members: pl.DataFrame) -> pl.DataFrame:
+def standing_of(members: pl.DataFrame) -> pl.DataFrame:
     """Count what each lot holds: `evidence.STANDING`, by label."""
     valid = pl.col("stratum").is_not_null()
     counted = members.group_by("lot_id").agg(
@@ -317,107 +316,3 @@ def _standing(members: pl.DataFrame) -> pl.DataFrame:
     )
     ordered = counted.sort("label", "lot_id", nulls_last=False)
     return ordered.select(list(evidence.STANDING)).cast(evidence.STANDING)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """What the rows of a frame show of their lots.
-
-    Attributes
-    ----------
-    lot
-        The lot of all rows, or one lot a row; null for a row that is in none yet.
-    columns
-        `evidence.row_columns`, one row a lot; a lot that is not in it has no evidence.
-    """
-
-    lot: str | pl.Series
-    columns: pl.DataFrame
-
-
-NOTHING = evidence.row_columns(pl.DataFrame(schema=evidence.LOTS))
-
-
-def shown(
-    ledger: Ledger | None,
-    family: Family,
-    keys: pl.Series,
-    labels: pl.Series | None,
-    answers: pl.DataFrame,
-    now: datetime,
-) -> Shown:
-    """Return what a frame's rows show of their lots; closes those that can be closed.
-
-    Parameters
-    ----------
-    ledger
-        None where there is none yet.
-    keys, labels
-        Each row's key, and its group where lots are groups.
-    answers
-        What each distinct key's row shows: `key`, `state`, `value`.
-    """
-    named = None if ledger is None else store.lots_of(ledger, family.id)
-    if named is not None and not family.run and named.height:
-        family = replace(family, run=named["run"][0])  # any run of the job has the same requests
-    if family.accept.scheme == "run":
-        lot: str | pl.Series = family.id
-        standing = _standing_of_frame(family, keys, answers)
-    else:
-        if labels is None:
-            labels = _first_shard(ledger, family, keys)
-        ids = _lot_ids(family, labels) if family.accept.by else _lot_ids(family, labels.drop_nulls())
-        rows = _with_lot(pl.DataFrame({"key": keys, "label": labels}), ids)
-        lot = rows["lot"]
-        standing = _standing_of_rows(rows, answers)
-    if ledger is None or named is None or named.is_empty():
-        return Shown(lot=lot, columns=NOTHING)  # such a call was never made
-    ids_seen = standing["lot_id"].to_list()
-    draws, sample, inspections = store.evidence(ledger, ids_seen)
-    drawn = standing.join(draws.select("lot_id", drawn_from="population"), on="lot_id", how="left")
-    if drawn.filter((pl.col("n_open") == 0) & pl.col("population").ne_missing(pl.col("drawn_from"))).height and close(
-        ledger, family, now
-    ):
-        draws, sample, inspections = store.evidence(ledger, ids_seen)
-    values = answers.select("key", "value").join(sample.select("key").unique(), on="key", how="semi")
-    return Shown(lot=lot, columns=evidence.row_columns(_table(standing, draws, sample, inspections, values)))
-
-
-def _standing_of_frame(family: Family, keys: pl.Series, answers: pl.DataFrame) -> pl.DataFrame:
-    states = answers["state"]
-    n_open, population = int(states.is_in(OPEN_STATES).sum()), int((states == "succeeded").sum())
-    return pl.DataFrame(
-        {
-            "lot_id": [family.id],
-            "label": [None],
-            "n_rows": [keys.len() - keys.null_count()],
-            "n_unique": [answers.height],
-            "n_open": [n_open],
-            "n_invalid": [answers.height - n_open - population],
-            "population": [population],
-        },
-        schema=evidence.STANDING,
-    )
-
-
-def _standing_of_rows(rows: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
-    each = rows.drop_nulls("key").drop_nulls("lot").group_by("lot", "label", "key").agg(multiplicity=pl.len())
-    told = each.join(answers.select("key", "state"), on="key", how="left")
-    return _standing(
-        told.select(
-            "label",
-            "multiplicity",
-            lot_id="lot",
-            is_open=pl.col("state").is_in(OPEN_STATES),
-            stratum=pl.when(pl.col("state") == "succeeded").then("state"),
-        )
-    )
-
-
-def _first_shard(ledger: Ledger | None, family: Family, keys: pl.Series) -> pl.Series:
-    """Return the shard that each row was first sent in; null where it was not sent."""
-    if ledger is None or not family.run:
-        return pl.Series("label", [None] * keys.len(), dtype=pl.String)
-    sent = store.first_shards(ledger, family.run)
-    rows = pl.DataFrame({"key": keys}).join(sent, on="key", how="left", maintain_order="left")
-    return rows["shard"].alias("label")

@@ -32,6 +32,7 @@ from lotwise.ledger.store import Ledger
 from lotwise.lifecycle import RequestState, ShardState
 from lotwise.progress import Reporter, reporter
 from lotwise.schema import Schema
+from lotwise.shown import shown as what_rows_show
 from lotwise.validate import Validator
 
 _OPEN = ("pending", "submitted")
@@ -466,7 +467,7 @@ class Run:
         distinct = self._keys.drop_nulls().unique()
         answers = self.ledger.answers(distinct, self._call.validator.digest)
         labels = evidence.labels_of(self._frame, self._call.accept)
-        known = evidence.shown(self.ledger, self._lots, self._keys, labels, answers, self._job.clock.now())
+        known = what_rows_show(self.ledger, self._lots, self._keys, labels, answers, self._job.clock.now())
         return join.attach(self._frame, self._keys, answers, self._call, known)
 
     def _answers_alone(self) -> pl.DataFrame:

@@ -20,6 +20,7 @@ import lotwise.testing
 from lotwise import call as calls
 from lotwise import join, lots
 from lotwise.ledger.store import Ledger
+from lotwise.shown import shown
 
 ROWS, REPEATS, MOST = 1_000_000, 5, 0.1
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,7 +29,7 @@ GROUPS = 20
 FILL = """
 INSERT INTO manifest SELECT $run, substr(sha256(i::VARCHAR), 1, 40), 1 FROM range($n) t(i);
 INSERT INTO request (key, spec, part, content_bytes, state, attempts)
-    SELECT key, $spec, '0', 10, 'answered', 1 FROM manifest WHERE run = $run AND key NOT IN (SELECT key FROM attempt);
+    SELECT key, $spec, NULL, 10, 'answered', 1 FROM manifest WHERE run = $run AND key NOT IN (SELECT key FROM attempt);
 INSERT INTO result (shard, key, code, raw, recorded_at)
     SELECT 'shard', key, 'ok', '{}', now() FROM manifest WHERE run = $run AND key NOT IN (SELECT key FROM attempt);
 INSERT INTO validation
@@ -74,7 +75,7 @@ def test_evidence_of_a_million_rows_costs_a_tenth_of_collecting_them(
         began = time.perf_counter()
         answers = ledger.answers(keys.drop_nulls().unique(), call.validator.digest)
         between = time.perf_counter()
-        known = lots.shown(ledger, family, keys, labels, answers, NOW)
+        known = shown(ledger, family, keys, labels, answers, NOW)
         evidence = time.perf_counter() - between
         out = join.attach(rows.rename({"group": "kept"}), keys, answers, call, known)
         took.append(time.perf_counter() - began)
