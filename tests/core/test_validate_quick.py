@@ -252,16 +252,17 @@ def test_numbers_dates_lists_and_structs_are_taken(changed: dict[str, Any]) -> N
     assert accepted(Schema.of(EVERY), json.dumps(EVERY_ANSWER | changed)) == [True]
 
 
-EDGES = [
+EDGES: list[dict[str, Any]] = [
     {"i": -128}, {"i": 128}, {"i": -129}, {"f": 2**53 + 1}, {"f": 1e308}, {"f32": 1e39}, {"f32": -3.5e38},
     {"l": [{"n": 2**63, "s": "x"}]}, {"l": [{"n": 2**64, "s": "x"}]}, {"l": [{"n": -1, "s": "x"}]}, {"p": [True]},
-    *({"d": f"{year}-{month:02}-{day}"} for year in (2023, 2024) for month in range(14) for day in (28, 29, 30, 31, 32)),
+    *({"d": f"{year}-{month:02}-{day}"} for year in (2023, 2024) for month in range(14) for day in range(28, 33)),
 ]  # fmt: skip
 
 
 def test_at_the_edges_of_the_columns_both_ways_agree() -> None:
     validator = Validator.of(Schema.of(EVERY))
-    answers = pl.Series([json.dumps(EVERY_ANSWER | changed) for changed in EDGES])
+    # Python writes 1e+39 for what the decoder's encoder writes as 1e39.
+    answers = pl.Series([json.dumps(EVERY_ANSWER | changed).replace("e+", "e") for changed in EDGES])
     assert_frame_equal(validator.judge(answers), judged_patiently(validator, answers))
 
 
