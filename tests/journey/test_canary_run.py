@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,10 @@ def broken(content: str, spec: Spec) -> str:
     return '{"even": 1}'
 
 
+def broken_at_times(content: str, spec: Spec) -> str:
+    return broken(content, spec) if int(content.rsplit(" ", 1)[1]) % 10 == 7 else right(content, spec)
+
+
 ANSWERS = {"right": right, "wrong": wrong, "broken": broken}
 
 
@@ -55,15 +60,14 @@ class Provider:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.changes_at: int | None = None
-        """The batch from which on another revision answers, wrongly."""
+        """The batch from which on others answer."""
+        self.then = ("rev-2", wrong)
 
     def executor(self, model: str, *_: Any) -> ScriptedExecutor:
         if self.changes_at is None:
             return ScriptedExecutor(self.folder, answer=ANSWERS[model])
         at = self.changes_at
-        return ScriptedExecutor(
-            self.folder, schedule=lambda number: ("rev-1", right) if number < at else ("rev-2", wrong)
-        )
+        return ScriptedExecutor(self.folder, schedule=lambda number: ("rev-1", right) if number < at else self.then)
 
     def asked(self) -> int:
         """Return how many answers were charged."""
@@ -309,3 +313,32 @@ def test_change_of_model_in_mid_run_is_told_stops_the_run_and_names_its_first_sh
     ]
     with pytest.raises(CanaryFailed):  # the pass is withdrawn, for tonight's job too
         ask(tmp_path, frame=pl.DataFrame({"n": range(9_000, 9_100)}))
+
+
+def test_risen_rate_of_invalid_answers_is_told_and_names_its_shard(provider: Provider, tmp_path: Path) -> None:
+    provider.changes_at, provider.then = 2, ("rev-1", broken_at_times)  # a tenth: too few to stop the run
+
+    out = ask(tmp_path, 600, golden=None, options=lotwise.Options(shard_rows=150, window=1))
+
+    shards = sql(tmp_path, "SELECT id FROM shard ORDER BY intended_at")["id"].to_list()
+    alarms = sql(tmp_path, "SELECT kind, shard FROM notice").rows()
+    assert ("invalid_rate", shards[2]) in alarms
+    assert {kind for kind, _ in alarms} == {"invalid_rate"}
+    assert not {shard for _, shard in alarms} & set(shards[:2])
+    assert out["llm_state"].value_counts(sort=True).row(0)[0] == "succeeded"
+
+
+def test_golden_rows_are_reserved_for_within_the_budget_and_give_way_in_it(provider: Provider, tmp_path: Path) -> None:
+    out = ask(tmp_path, 400, budget="0.5")
+
+    assert out["llm_state"].unique().to_list() == ["succeeded"]
+    shards = sql(
+        tmp_path,
+        "SELECT s.n_requests, s.reserved_usd, count(*) FILTER (WHERE a.purpose = 'golden') AS n_golden"
+        " FROM shard s JOIN attempt a ON a.shard = s.id GROUP BY s.id, s.n_requests, s.reserved_usd, s.intended_at ORDER BY s.intended_at",
+    )
+    assert shards["n_golden"][0] == 100
+    each = shards["reserved_usd"] / shards["n_requests"]
+    assert each.min() > Decimal("0.0025")  # golden rows are in the bound like any other
+    assert shards["reserved_usd"].max() <= Decimal("0.5")
+    assert shards["n_golden"].to_list()[1:-1] == [0] * (shards.height - 2)  # what the budget cuts carries none
