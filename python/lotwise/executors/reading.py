@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
@@ -43,6 +44,7 @@ NOT_SENT = "not_sent"
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z_.]{0,63}")
 INT64_MAX = 2**63 - 1
+_ROWS_AT_ONCE = 200
 
 
 def word(value: object) -> str | None:
@@ -111,11 +113,14 @@ def unreadable(custom_id: str | None, detail: str) -> Row:
     return (custom_id, Code.UNREADABLE.value, None, detail, None, None, None, None, None, None)
 
 
-def outcomes(rows: Sequence[Row]) -> pl.DataFrame:
+def outcomes(rows: Iterable[Row]) -> pl.DataFrame:
     """Make the `OUTCOMES` frame of rows."""
-    if not rows:
-        return pl.DataFrame(schema=OUTCOMES)
-    columns = zip(*rows, strict=True)
+    columns: list[list[Any]] = [[] for _ in OUTCOMES]
+    remaining = iter(rows)
+    # A few rows at a time: tuples that live no longer than that never make the garbage collector walk them.
+    while some := list(islice(remaining, _ROWS_AT_ONCE)):
+        for column, values in zip(columns, zip(*some, strict=True), strict=True):
+            column.extend(values)
     return pl.DataFrame(
         [
             pl.Series(name, values, dtype=dtype, strict=True)
@@ -128,4 +133,4 @@ def read_with(
     common: Callable[[bytes], Row | None], any_shape: Callable[[bytes], Row], lines: Sequence[bytes]
 ) -> pl.DataFrame:
     """Read lines by the quick reader, and by the patient one where the quick one declines."""
-    return outcomes([common(line) or any_shape(line) for line in lines])
+    return outcomes(common(line) or any_shape(line) for line in lines)
