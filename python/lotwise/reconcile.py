@@ -348,7 +348,9 @@ def _poll(job: Job, shard: ShardRow) -> None:
         seen = Observation(phase=Phase.RUNNING, provider_state=f"unreachable:{fault.code}")
     except BatchNotFound:
         refuse_other_account(job, shard)
-        given_up = now - (shard["submitted_at"] or shard["intended_at"]) > timedelta(seconds=job.options.lost_after_s)
+        age = now - (shard["submitted_at"] or shard["intended_at"])
+        # One look is no proof, however long nobody has looked.
+        given_up = shard["provider_state"] == "not_found" and age > timedelta(seconds=job.options.lost_after_s)
         seen = Observation(phase=Phase.ENDED if given_up else Phase.RUNNING, provider_state="not_found")
     state = ShardState(shard["state"])
     match seen.phase:
@@ -411,17 +413,18 @@ def collect(job: Job, shard: ShardRow) -> None:
     _settle(job, shard, sent, reread(job, held))  # recorded before a crash, not yet judged
     tally = _Tally(sent, last=job.streams)
     silence = _silence(job)
+    was_there = False
     try:
         _take_in(job, shard, sent, tally)
+        was_there = True
         if not job.streams and not tally.unreturned.is_empty():
             # A download may have been torn. Reading it again costs nothing; asking again what was answered would.
             tally = tally.again()
             _take_in(job, shard, sent, tally)
     except (Unreachable, ResultsGone, BatchNotFound) as fault:
-        if not _given_up(job, shard, fault):
+        if was_there or not _given_up(job, shard, fault):
             log.info("the results of shard %s cannot be read yet: %s", shard["id"], type(fault).__name__)
-            told = f"results:{type(fault).__name__}"
-            job.ledger.note_poll(shard["id"], told, owner=job.owner, now=job.clock.now())
+            job.ledger.note_poll(shard["id"], _told(type(fault)), owner=job.owner, now=job.clock.now())
             return
         if job.streams:
             silence = Code.SERVER_ERROR  # nobody was there: what has no line was certainly not answered
@@ -438,11 +441,18 @@ def _take_in(job: Job, shard: ShardRow, sent: pl.DataFrame, tally: _Tally) -> No
         job.progressed()
 
 
+def _told(fault: type[Exception]) -> str:
+    """Name the fault of a look at results, as the ledger keeps it in place of the provider's word."""
+    return f"results:{fault.__name__}"
+
+
 def _given_up(job: Job, shard: ShardRow, fault: Exception) -> bool:
     """Say whether results that are not there have been asked for long enough. One that is only slow never is."""
     if isinstance(fault, Unreachable):
         return job.streams
     refuse_other_account(job, shard)
+    if shard["provider_state"] not in (_told(ResultsGone), _told(BatchNotFound)):
+        return False  # one look is no proof, however long nobody has looked
     since = shard["ended_at"] or shard["polled_at"]
     return since is not None and job.clock.now() - since > timedelta(seconds=job.options.lost_after_s)
 

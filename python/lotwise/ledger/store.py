@@ -439,6 +439,8 @@ class Ledger:
             count = (
                 tx.run("insert_results", frames={"incoming": results}, shard=shard, now=now) if results.height else 0
             )
+            if count:
+                tx.run("late_cost", shard=shard)
             if strays.height:
                 tx.run("insert_strays", frames={"incoming": strays}, shard=shard, now=now)
         return count

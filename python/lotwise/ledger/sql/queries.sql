@@ -216,6 +216,15 @@ WHERE key IN (SELECT key FROM k) AND state = $origin
 UPDATE shard SET n_results = $n_results, n_duplicates = $n_duplicates, n_unknown = $n_unknown,
     n_unreadable = $n_unreadable, cost_usd = $cost_usd WHERE id = $shard
 
+-- name: late_cost
+-- What a closed shard cost, when a process that had lost it writes down what it was answered. Its reservation was
+-- settled with the upper bound of just that.
+UPDATE shard SET cost_usd = r.cost
+FROM (SELECT sum(cost_usd) AS cost, count(*) FILTER (
+          WHERE cost_usd IS NULL AND code IN ('ok', 'refused', 'truncated', 'needs_continuation')) AS unpriced
+      FROM result WHERE shard = $shard) r
+WHERE id = $shard AND state = 'collected' AND r.unpriced = 0
+
 -- name: shard_cost
 SELECT sum(cost_usd), count(*) FILTER (WHERE cost_usd IS NULL AND code IN ('ok', 'refused', 'truncated', 'needs_continuation'))
 FROM result WHERE shard = $shard
