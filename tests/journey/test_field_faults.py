@@ -193,11 +193,11 @@ def test_shards_are_cut_by_encoded_bytes_and_a_row_too_large_fails_alone(
 def test_a_batch_whose_every_row_failed_is_no_success(tmp_path: Path, emulator: Emulator) -> None:
     emulator.set_faults(rows=(RowFault(kind="bad_request"),))
     frame = pl.DataFrame({"text": [f"row {i}" for i in range(40)]})
-    here = Cloud(tmp_path / "desk", frame, emulator, "openai", schema=ANSWER, options={"shard_rows": 25, "window": 1})
+    here = Cloud(tmp_path / "desk", frame, emulator, "openai", schema=ANSWER, options={"shard_rows": 20, "window": 1})
     stopped = here.call()
     assert stopped.error == "SystemicError"
     assert stopped.frame is not None
-    assert Counter(stopped.frame["llm_state"].to_list()) == {"dead_lettered": 25, "pending": 15}
+    assert Counter(stopped.frame["llm_state"].to_list()) == {"dead_lettered": 20, "pending": 20}
     assert stopped.frame.schema["category"] == pl.Enum(["bug", "how-to"])
     assert stopped.frame.schema["note"] == pl.String
     assert here.bill() == []
