@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -9,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lotwise.ledger import files
 from lotwise.ledger.files import Folder
 
-LONG = "SELECT count(*) FROM range(1_000_000) a, range(1_000_000) b WHERE a.range + b.range = 1"
+LONG = "SELECT count(*) FROM range(100_000) a, range(40_000) b WHERE a.range + b.range = 1"
+"""Some seconds of work."""
 
 
 @pytest.fixture
@@ -46,15 +47,35 @@ def test_an_error_that_is_no_interrupt_stays_what_it_is(folder: Folder) -> None:
         other_error(folder)
 
 
-def interrupted_within(reached: list[str]) -> None:
-    with files._deferred_interrupt():
-        signal.raise_signal(signal.SIGINT)
+def swallowed(folder: Folder, reached: list[str]) -> None:
+    with folder.session("swallowed"):
+        with contextlib.suppress(KeyboardInterrupt):  # as DuckDB does while it looks for Python modules
+            signal.raise_signal(signal.SIGINT)
         reached.append("the end of the block")
 
 
-def test_ctrl_c_while_an_instance_is_made_comes_afterwards() -> None:
+def test_ctrl_c_that_was_swallowed_inside_is_heard_at_the_end(folder: Folder) -> None:
     reached: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        interrupted_within(reached)
+        swallowed(folder, reached)
     assert reached
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["at its end", "after an error"])
+def test_a_session_leaves_the_handler_as_it_was(broken: bool, folder: Folder) -> None:
+    with contextlib.suppress(ZeroDivisionError), folder.session("handler"):
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        _ = 1 / (not broken)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_the_users_own_is_not_touched(folder: Folder) -> None:
+    def own(number: int, frame: object) -> None:
+        pass
+
+    before = signal.signal(signal.SIGINT, own)
+    try:
+        with folder.session("own"):
+            assert signal.getsignal(signal.SIGINT) is own
+    finally:
+        signal.signal(signal.SIGINT, before)

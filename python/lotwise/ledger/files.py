@@ -195,32 +195,32 @@ def wal_of(database: Path) -> Path:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C be a KeyboardInterrupt: DuckDB makes a RuntimeError of it, wherever it runs a statement of its own."""
-    interrupted = False
+    """Let Ctrl-C be a KeyboardInterrupt, at the end of the block at the latest.
+
+    DuckDB makes a RuntimeError of one that comes while a statement runs, and loses one that comes while it looks for
+    Python modules, at a connect or a statement's start.
+    """
+    ours = threading.current_thread() is threading.main_thread()  # signals come to the main thread alone
+    ours = ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    came: list[int] = []
+
+    def heard(number: int, frame: Any) -> None:
+        came.append(number)
+        signal.default_int_handler(number, frame)
+
+    if ours:
+        signal.signal(signal.SIGINT, heard)
     try:
         yield
     except RuntimeError as error:
-        interrupted = "Query interrupted" in str(error)
-        if not interrupted:
+        if "Query interrupted" not in str(error):
             raise
-    if interrupted:
-        raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def _deferred_interrupt() -> Iterator[None]:
-    """Hold a Ctrl-C back until the block is left: DuckDB loses one that comes while it makes an instance."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals come to the main thread alone
-        return
-    came: list[Any] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
-    try:
-        yield
+        came.append(signal.SIGINT)
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
-    if came and callable(before):
-        before(*came[0])
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 _in_process = threading.Lock()  # flock belongs to the open file, so threads need a lock of their own in front
@@ -268,8 +268,7 @@ def _instance(database: Path, memory_limit: str) -> Any:
         "autoload_known_extensions": "false",
         "temp_directory": f"{database}.tmp",  # an instance that began in memory would spill into the working folder
     }
-    with _deferred_interrupt():
-        connection = duckdb.connect(config=config)
+    connection = duckdb.connect(config=config)
     connection.execute("SET preserve_insertion_order = false")
     connection.execute("SET TimeZone = 'UTC'")
     return connection
