@@ -538,7 +538,7 @@ class Ledger:
         with self.transaction("judge again") as tx:
             tx.run("insert_validations", frames={"verdicts": verdicts}, validator=validator)
             if moves.height:
-                tx.run("retry_answered", frames={"moves": moves})
+                tx.run("retry_answered", frames={"moves": moves}, validator=validator)
 
     def reopen(self, keys: pl.Series, origin: str, why: str) -> int:
         """Open another attempt of ended requests because the user asked, and return how many there were."""

@@ -269,9 +269,11 @@ WHERE res.code IN ('ok', 'truncated', 'needs_continuation') AND (res.raw IS NOT 
 LIMIT $limit
 
 -- name: retry_answered
--- answered -> pending: an answer that nobody had judged yet is invalid, and may be tried once more, changed
+-- answered -> pending: an answer that nobody had judged yet is invalid, and may be tried once more, changed; unless
+-- another answer to the same request is valid
 UPDATE request SET state = m.to_state, reason = m.reason, why = m.why, variant = m.variant
 FROM moves m WHERE request.key = m.key AND request.state = 'answered'
+  AND NOT EXISTS (SELECT 1 FROM validation v WHERE v.key = m.key AND v.validator = $validator AND v.ok)
 
 -- name: counts
 -- A run's distinct requests by what their row shows. Valid is what its validator says; the rest is the sending state.
