@@ -12,8 +12,8 @@ import pytest
 
 from lotwise.ledger.files import Folder
 
-LONG = "SELECT count(*) FROM range(100_000) a, range(40_000) b WHERE a.range + b.range = 1"
-"""Some seconds of work."""
+LONG = "SELECT count(*) FROM range(100_000) a, range(4_000) b WHERE a.range + b.range = 1"
+"""A second or so of work: long enough to be interrupted, and where DuckDB loses the signal the end comes soon."""
 
 
 @pytest.fixture
