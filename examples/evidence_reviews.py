@@ -3,7 +3,8 @@
     python examples/evidence_reviews.py REVIEWS.parquet [LEDGER] [ROWS]
 
 The file has the columns `text` and `label` (positive, negative). Every tenth review's label is the golden set; the
-labels of all stand in for people who read the sample. The embedded model answers, so no key is needed and nothing is spent.
+labels of all stand in for people who read the sample. The embedded model answers, so no key is needed and nothing is
+spent.
 At the end 1,000 samples are redrawn from what was recorded, to see how often the interval holds the true rate.
 """
 
