@@ -671,7 +671,7 @@ def _settle_unreturned(job: Job, shard: ShardRow, sent: pl.DataFrame, tally: _Ta
 
 
 def _unseen_usd(job: Job, doubtful: pl.DataFrame, silence: Code) -> Decimal | None:
-    """Return what attempts whose cost is not known can have cost at most; those that certainly never ran cost nothing."""
+    """Return what attempts of unknown cost can have cost at most; those that certainly never ran cost nothing."""
     ran = doubtful if silence in PERHAPS_BILLED else doubtful.filter("returned")
     return upper_bound(job, sized(job, ran)) if ran.height else Decimal(0)
 

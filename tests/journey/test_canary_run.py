@@ -335,7 +335,8 @@ def test_golden_rows_are_reserved_for_within_the_budget_and_give_way_in_it(provi
     shards = sql(
         tmp_path,
         "SELECT s.n_requests, s.reserved_usd, count(*) FILTER (WHERE a.purpose = 'golden') AS n_golden"
-        " FROM shard s JOIN attempt a ON a.shard = s.id GROUP BY s.id, s.n_requests, s.reserved_usd, s.intended_at ORDER BY s.intended_at",
+        " FROM shard s JOIN attempt a ON a.shard = s.id GROUP BY s.id, s.n_requests, s.reserved_usd, s.intended_at"
+        " ORDER BY s.intended_at",
     )
     assert shards["n_golden"][0] == 100
     each = shards["reserved_usd"] / shards["n_requests"]

@@ -76,7 +76,7 @@ def first_shards(ledger: Ledger, run: str) -> pl.DataFrame:
 
 
 def drawn(ledger: Ledger, family: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return a family's lots, and the latest draw of each drawn one: its rule, and how many verdicts there are since."""
+    """Return a family's lots, and each drawn one's latest draw: its rule, and how many verdicts there are since."""
     with ledger.reading("draws") as tx:
         return tx.frame("lots_of_family", family=family), tx.frame("draws_of_family", family=family)
 
