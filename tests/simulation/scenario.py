@@ -211,7 +211,7 @@ def tell(seed: int, folder: Path) -> Story:
         shard_rows=rng.choice((None, 5, 12, 30)),
         lease_s=rng.choice((30.0, 120.0)),
         create_timeout_s=rng.choice((60.0, 600.0)),
-        lost_after_s=rng.choice((7_200.0, 172_800.0)),
+        lost_after_s=rng.choice((28_800.0, 172_800.0)),  # longer than all flaps together
         systemic_rate=rng.choice((None, None, 0.2)),
         max_resends=rng.choice((20, 20, 4)),
         cleanup=rng.random() < 0.2,
