@@ -309,10 +309,12 @@ def _find(
         if batch.shard_id == shard["id"]:
             return batch, False
     open_question = False
+    # Providers tell whole seconds, cut off: a batch may be a second younger than it says.
+    earliest = ((shard["creating_at"] or shard["intended_at"]) - margin).replace(microsecond=0)
     for batch in listed:
         if batch.shard_id is not None or batch.n_requests not in (None, shard["n_requests"]):
             continue
-        if batch.created_at < (shard["creating_at"] or shard["intended_at"]) - margin:
+        if batch.created_at < earliest:
             continue
         confirm = getattr(executor, "first_ids", None)
         if not batch.ended or confirm is None:
