@@ -229,7 +229,9 @@ def status(run: str | None, ledger: Path | None, as_json: bool) -> int:
 
 @cli.command()
 @click.argument("run", required=False)
-@click.option("--all", "every", is_flag=True, help="Go on with every open run of the ledger, oldest first.")
+@click.option(
+    "--all", "every", is_flag=True, help="Go on with every open run, and collect what ended ones have in flight."
+)
 @opt.executor_option
 @opt.poll_s
 @opt.ledger
@@ -252,27 +254,50 @@ def resume(
     if run is not None and every:
         raise click.UsageError("give a RUN or --all, not both")
     handle = open_ledger(ledger)
-    still = handle.runs().filter(state="open")["id"].to_list()
-    chosen = [run_id_of(handle, run)] if run is not None else still if every else still[-1:]
+    left = dict(handle.unfinished().iter_rows())
+    newest = [run_id for run_id, collect_only in left.items() if not collect_only][-1:]
+    chosen = [run_id_of(handle, run)] if run is not None else list(left) if every else newest
     if not chosen:
         tell.note("lotwise: no run is open; nothing to resume")
     ended: list[Status] = []
     code = DONE
     for run_id in chosen:
         _introduce(handle.status(run_id).model)
-        taken = handle.resume(
-            run_id, options=opt.options(executor_option), progress=False if quiet else None, poll_s=poll_s
-        )
         try:
-            taken.wait()
+            handle.resume(
+                run_id,
+                options=opt.options(executor_option),
+                progress=False if quiet else None,
+                poll_s=poll_s,
+                collect_only=every and left[run_id],
+            ).wait()
         except RunStopped as stop:
             tell.note(f"lotwise: {stop}")
             code = STOPPED
+        except LotwiseError as fault:
+            if not every:
+                raise
+            tell.note(f"lotwise: run {run_id}: {fault}")  # the others are gone on with
+            code = FAILED
         ended.append(handle.status(run_id))
     if as_json or (ended and not quiet):
         text = "\n\n".join(str(status) for status in ended)
         tell.result(ended[0] if run is not None else ended, text, as_json=as_json)
     return code
+
+
+@cli.command()
+@opt.ledger
+@opt.as_json
+def stop(ledger: Path | None, as_json: bool) -> int:
+    """Stop every open run at once, in every process: nothing more is sent.
+
+    What is in flight stays so; cancel a run to cancel its batches, resume it to go on.
+    """
+    stopped = open_ledger(ledger).stop()
+    told = f"stopped {len(stopped)} open run{'' if len(stopped) == 1 else 's'}: {', '.join(stopped) or 'none'}"
+    tell.result({"stopped": stopped}, told, as_json=as_json)
+    return DONE
 
 
 @cli.command()

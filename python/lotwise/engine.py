@@ -330,7 +330,7 @@ def look_ahead(job: Job) -> Outlook:
     now = job.clock.now()
     counts = reconcile.balance(job)
     n_open = sum(counts.get(state, (0, 0))[0] for state in ("pending", "submitted"))
-    shards = job.ledger.open_shards(job.run_id, job.job_id) if n_open or job.halted else []
+    shards = job.ledger.open_shards(job.run_id, job.job_id)  # one may hold no request any more and still be unsettled
     moments = [reconcile.next_moment(job, shard, now) for shard in shards]
     if n_open and job.halted is None:
         due = watch.unlocked(job, job.ledger.pending(job.run_id))["due_at"]

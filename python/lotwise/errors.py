@@ -856,14 +856,16 @@ class RunStopped(LotwiseError, RuntimeError):
     def because(cls, run: Any, reason: str) -> RunStopped:
         """Make the error that fits a reason."""
         code, _, detail = reason.partition(":")
-        kind, text = {
+        kinds: dict[str, tuple[type[RunStopped], str]] = {
             "budget": (BudgetReached, "the budget is reached: not one request that is left fits what is left of it"),
             "systemic": (SystemicError, f"too many answers are bad ({detail}), so no more are bought"),
             "account_blocked": (AccountBlocked, f"the provider no longer takes requests of this account ({detail})"),
             "rejected": (ShardRejected, f"the provider refused a whole shard ({detail})"),
             "canceled": (RunCanceled, "the run was canceled"),
+            "stopped": (cls, "every run of this ledger was stopped by hand"),
             "canary": (CanaryFailed, f"the canary does not let the rest through ({detail})"),
-        }.get(code, (cls, reason))
+        }
+        kind, text = kinds.get(code, (cls, reason))
         hint = {
             "budget": "Call again with a larger budget= to go on",
             "systemic": "Look at .partial(), mend the prompt or schema, or raise Options(systemic_rate=)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
@@ -54,17 +55,46 @@ class LedgerHandle:
         """Answer one read-only DuckDB query over the ledger's tables. It opens, answers and closes."""
         return self._ledger.sql(query)
 
+    def unfinished(self) -> pl.DataFrame:
+        """Return the runs with something left to do, oldest first.
+
+        Returns
+        -------
+        `id`, and `collect_only`: true for a run that has ended and still has a shard in flight, whose results are paid
+        for and wait to be collected.
+        """
+        return self._ledger.unfinished()
+
+    def stop(self) -> list[str]:
+        """Stop every open run: no process sends anything more for it. What is in flight can still be collected.
+
+        Returns
+        -------
+        The ids of the runs that were open.
+        """
+        return self._ledger.stop(datetime.now(UTC))
+
     def resume(
-        self, run_id: str, *, options: Options | None = None, progress: bool | None = None, poll_s: float | None = None
+        self,
+        run_id: str,
+        *,
+        options: Options | None = None,
+        progress: bool | None = None,
+        poll_s: float | None = None,
+        collect_only: bool = False,
     ) -> Run:
         """Take a run up in this process; `wait()` on what it returns goes on with it.
+
+        With `collect_only` what is in flight is collected and nothing is sent.
 
         Raises
         ------
         UnknownRun
             The ledger has no such run.
         """
-        return Run.resume(self._ledger, run_id, options=options, progress=progress, poll_s=poll_s)
+        return Run.resume(
+            self._ledger, run_id, options=options, progress=progress, poll_s=poll_s, collect_only=collect_only
+        )
 
 
 def open_ledger(path: str | os.PathLike[str] | None = None) -> LedgerHandle:

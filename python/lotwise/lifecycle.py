@@ -275,6 +275,17 @@ def proven_unsent(
     return late_enough and far_enough
 
 
+RETENTION_WARNING = timedelta(days=5)
+"""How long before a provider forgets a batch's results it is time to say so."""
+
+
+def retention_ends(submitted_at: datetime | None, retention_s: float | None) -> datetime | None:
+    """Return until when a batch's results can be read; None where nothing is submitted or nothing is forgotten."""
+    if submitted_at is None or retention_s is None:
+        return None
+    return submitted_at + timedelta(seconds=retention_s)
+
+
 def poll_pause(since_submitted_s: float, jitter: float) -> float:
     """Return the seconds to the next look at a batch: 5 s at first, growing with its age up to ten minutes.
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from lotwise import engine, join, owner, reconcile, watch
+from lotwise import engine, join, lifecycle, owner, reconcile, watch
 from lotwise import lots as evidence
 from lotwise.call import Call, executor_options, policy_of
 from lotwise.clock import Clock, SystemClock
@@ -312,8 +312,11 @@ class Run:
         progress: bool | None = None,
         poll_s: float | None = None,
         clock: Clock | None = None,
+        collect_only: bool = False,
     ) -> Run:
         """Take a run up in this process: poll what is in flight, send what is missing, judge what comes.
+
+        With `collect_only`, and for a canceled run, what is in flight is collected and nothing is sent.
 
         A schema that is a Pydantic model, and a `check=` that is a function, live in the caller's code; without them
         answers are recorded as they come and judged by the next `map` of the same call.
@@ -327,8 +330,8 @@ class Run:
         options = options or Options()
         spec = spec_from_json(row["spec_body"])
         executor, _ = load(spec.model_name, tier=row["tier"], options=executor_options(spec.model_name, options))
-        canceled = row["state"] == "canceled"  # then only what was in flight is still collected
-        if not canceled:
+        halted = "canceled" if row["state"] == "canceled" else row["reason"] or "ended" if collect_only else None
+        if halted is None:
             ledger.reopen_run(run_id)
         prices = json.loads(row["options"]).get("prices")
         validator = _from_portable(row["validator_body"])
@@ -350,13 +353,13 @@ class Run:
             policy=policy_of(options),
             budget_usd=row["budget_usd"],
             prices=None if prices is None else Prices.from_json(prices),
-            halted="canceled" if canceled else None,
+            halted=halted,
             poll_s=poll_s,
             lots=evidence.Family.of_run(row),
             canary=watch.restore(ledger, run_id, None if validator is None else validator.schema),
         )
         shown = reporter(progress)
-        shown.began(ledger.path, new=False, paid=executor.paid, warnings=())
+        shown.began(ledger.path, new=False, paid=executor.paid, warnings=_running_out(job))
         return cls(job, reporter=shown)
 
     # --- driving -----------------------------------------------------------------------------------------------
@@ -530,6 +533,19 @@ class Run:
                 if shard["run"] == self.id:
                     reconcile.cancel(job, shard)
         return self
+
+
+def _running_out(job: Job) -> list[str]:
+    """Warn of open shards whose results their provider keeps for less than five more days."""
+    now, kept_s = job.clock.now(), job.executor.limits.retention_s
+    warnings = []
+    for shard in job.ledger.open_shards(job.run_id, job.job_id):
+        gone_at = lifecycle.retention_ends(shard["submitted_at"], kept_s)
+        if gone_at is not None and gone_at - now < lifecycle.RETENTION_WARNING:
+            warnings.append(
+                f"the results of shard {shard['id']} can be read until {gone_at:%Y-%m-%d %H:%M} UTC only; collect them"
+            )
+    return warnings
 
 
 def missing_of(ledger: Ledger, run_id: str) -> pl.DataFrame:

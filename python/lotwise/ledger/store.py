@@ -593,6 +593,18 @@ class Ledger:
         with self.transaction("end run") as tx:
             tx.run("end_run", run=run, state=state, reason=reason, now=now)
 
+    def stop(self, now: datetime) -> list[str]:
+        """Stop every open run, whoever works on it, and return their ids."""
+        with self.transaction("stop") as tx:
+            stopped = [str(row[0]) for row in tx.rows("open_runs")]
+            tx.run("stop_runs", now=now)
+        return stopped
+
+    def unfinished(self) -> pl.DataFrame:
+        """Return the runs that are open, or ended with a shard in flight: `id`, `collect_only`, oldest first."""
+        with self.reading("unfinished") as tx:
+            return tx.frame("unfinished_runs")
+
     def reopen_run(self, run: str) -> None:
         """Open an ended run again, to go on with it."""
         with self.transaction("reopen run") as tx:

@@ -39,6 +39,18 @@ SELECT DISTINCT key FROM manifest WHERE run = $run
 -- open -> done, stopped or canceled; an ended run may be ended again with another word
 UPDATE run SET state = $state, reason = $reason, ended_at = $now WHERE id = $run
 
+-- name: open_runs
+SELECT id FROM run WHERE state = 'open' ORDER BY created_at, id
+
+-- name: stop_runs
+-- open -> stopped, for every process: the next intent of any of them is refused
+UPDATE run SET state = 'stopped', reason = 'stopped:by hand', ended_at = $now WHERE state = 'open'
+
+-- name: unfinished_runs
+SELECT id, state <> 'open' AS collect_only FROM run
+WHERE state = 'open' OR id IN (SELECT run FROM shard WHERE state NOT IN ('collected', 'rejected', 'lost'))
+ORDER BY created_at, id
+
 -- name: reopen_run
 UPDATE run SET state = 'open', reason = NULL, ended_at = NULL WHERE id = $run AND state <> 'open'
 
