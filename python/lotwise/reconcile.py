@@ -44,6 +44,9 @@ SUM_SHARE = 0.25
 """How much of a run may be collected between two sums over all of it. Each shard adds up by itself in any case, and
 sums over a million requests after each of fifty shards would cost more than collecting them."""
 
+CANCEL_PAUSES_S = (1.0, 5.0, 20.0, 60.0)
+"""Seconds between attempts to cancel a batch that was made twice."""
+
 OTHERS = timedelta(seconds=2)
 """How soon to see whether another process has finished with a shard that this run waits for."""
 
@@ -111,8 +114,14 @@ def next_moment(job: Job, shard: ShardRow, now: datetime) -> datetime:
 def _take(job: Job, shard: ShardRow, now: datetime) -> bool:
     owner = shard["owner"]
     gone = owner if owner is not None and job.is_gone(owner) else None
-    until = lease(now, job.options.lease_s)
-    return job.ledger.take(shard, owner=job.owner, now=now, lease_until=until, gone=gone)
+    return job.ledger.take(shard, owner=job.owner, now=now, lease_until=_lease(job, now), gone=gone)
+
+
+def _lease(job: Job, now: datetime) -> datetime:
+    """Return until when others leave a shard alone. One synchronous call may take longer than a lease, and its owner is
+    heard of again only after it."""
+    calling_s = job.options.create_timeout_s if job.streams and job.executor.paid else 0.0
+    return lease(now, job.options.lease_s + calling_s)
 
 
 # --- sending ------------------------------------------------------------------------------------------------------
@@ -128,7 +137,7 @@ def submit(job: Job, shard: ShardRow) -> None:
             (ShardState.CREATING, ShardState.SUBMITTED),
         ):
             now = job.clock.now()
-            ledger.move(about.id, origin, target, owner=job.owner, now=now, lease_until=lease(now, job.options.lease_s))
+            ledger.move(about.id, origin, target, owner=job.owner, now=now, lease_until=_lease(job, now))
         return
     try:
         prepared = executor.prepare(about, job.spec, _requests(job, shard))
@@ -148,6 +157,10 @@ def submit(job: Job, shard: ShardRow) -> None:
         now=now,
         lease_until=lease(now, job.options.create_timeout_s + job.options.lease_s),
     )
+    if job.clock.now() - now > timedelta(seconds=job.options.create_timeout_s):
+        # This process was stopped meanwhile. A call begun so late could arrive after others have proven that none did.
+        _release(job, {**shard, "state": ShardState.CREATING.value}, ShardState.LOST, "stopped_before_create")
+        return
     try:
         batch_id = executor.create(about, job.spec, prepared)
     except CreateRejected as refusal:
@@ -181,7 +194,20 @@ def _accepted(job: Job, executor: BatchExecutor, about: Shard, batch_id: str) ->
         if job.ledger.shard(about.id)["batch_id"] == batch_id:
             return  # another process found this very batch in the list and adopted it
         log.warning("shard %s was taken over while its batch was made; the batch is canceled", about.id)
-        executor.cancel(batch_id)
+        _cancel_surely(job, executor, batch_id)
+
+
+def _cancel_surely(job: Job, executor: BatchExecutor, batch_id: str) -> None:
+    """Cancel a batch that nobody will collect, asking again for a while: what it answers would be paid for twice."""
+    for pause_s in CANCEL_PAUSES_S:
+        try:
+            executor.cancel(batch_id)
+        except Unreachable as fault:
+            log.warning("batch %s is not canceled yet: %s", batch_id, fault.code)
+            job.clock.sleep(pause_s)
+        else:
+            return
+    log.error("batch %s could not be canceled and may be charged: cancel it at the provider", batch_id)
 
 
 def _rejected(job: Job, shard: ShardRow, refusal: CreateRejected, origin: ShardState) -> None:
@@ -323,10 +349,10 @@ def _find(
             try:
                 ids = confirm(batch.batch_id, 50)
             except (ResultsGone, BatchNotFound):
-                open_question = True
-                continue
+                ids = ()
             if any(str(one).startswith(shard["id"] + "-") for one in ids):
                 return batch, False
+            open_question = open_question or not ids  # a batch that shows none of its ids may be ours
     return None, open_question
 
 
@@ -363,7 +389,7 @@ def _poll(job: Job, shard: ShardRow) -> None:
                 ShardState.ENDED,
                 owner=job.owner,
                 now=now,
-                lease_until=lease(now, job.options.lease_s),
+                lease_until=_lease(job, now),
                 provider_state=seen.provider_state,
             )
             collect(job, {**shard, "state": ShardState.ENDED.value, "provider_state": seen.provider_state})
@@ -611,7 +637,7 @@ def _write_down(job: Job, shard: ShardRow, verdicts: pl.DataFrame, moves: pl.Dat
         moves,
         now=now,
         owner=job.owner,
-        lease_until=lease(now, job.options.lease_s),
+        lease_until=_lease(job, now),
     )
 
 
@@ -682,7 +708,7 @@ def _close(job: Job, shard: ShardRow, tally: _Tally, silence: Code) -> None:
     """Close a collected shard, check that every row is accounted for, and see whether to go on."""
     ledger, now = job.ledger, job.clock.now()
     if shard["state"] != ShardState.ENDED:
-        until = lease(now, job.options.lease_s)
+        until = _lease(job, now)
         ledger.move(
             shard["id"], ShardState(shard["state"]), ShardState.ENDED, owner=job.owner, now=now, lease_until=until
         )
