@@ -24,7 +24,7 @@ from lotwise.job import Job, Snapshot
 from lotwise.key import keys as content_keys
 from lotwise.ledger.store import Intent, Ledger, ShardRow, lease
 from lotwise.lifecycle import RequestState, ShardState
-from lotwise.plan import Pack, json_bytes, pack
+from lotwise.plan import Pack, pack
 
 log = logging.getLogger("lotwise")
 
@@ -77,7 +77,6 @@ def enroll(ledger: Ledger, spec_digest: str, contents: Iterable[pl.Series], now:
             .drop_nulls("key")
             .unique("key", keep="first", maintain_order=True)
         )
-        requests = requests.with_columns(json_bytes(requests["content"]))
         n_new += ledger.enroll(spec_digest, requests, now)
     keys = pl.concat(keyed) if keyed else pl.Series("key", [], dtype=pl.String)
     return Enrolled(keys=keys, manifest=manifest_of(keys), n_new=n_new)

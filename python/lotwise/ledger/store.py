@@ -23,6 +23,7 @@ from lotwise.ledger import migrate, parts
 from lotwise.ledger.files import Connections, Folder, locate
 from lotwise.ledger.transaction import Transaction
 from lotwise.lifecycle import SHARD_MOVES, ShardState
+from lotwise.plan import json_bytes
 
 MANIFEST_STEP = 100_000
 """Manifest rows a transaction, so that none lasts long."""
@@ -188,10 +189,11 @@ class Ledger:
     def enroll(self, spec: str, requests: pl.DataFrame, now: datetime) -> int:
         """Write down requests that the ledger does not have yet, as pending, and return how many there were.
 
-        `requests` has distinct `key`, `content` and `content_bytes`. The content is durable in a part before the
-        transaction that names it.
+        `requests` has distinct `key` and `content`. The content is durable in a part before the transaction that names
+        it.
         """
         new = self.unknown(requests)
+        new = new.with_columns(json_bytes(new["content"]))
         while not new.is_empty():
             part = parts.write(self.parts_folder, new)
             with self.transaction("enroll") as tx:
