@@ -31,6 +31,17 @@ test: $(VENV)/.dev ## Run the short versions of all tests
 simulate: $(VENV)/.dev ## Run SEEDS=1000 simulated worlds of crashes and faults over all cores; a failing seed prints its history
 	PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(or $(SEEDS),1000) --start $(or $(START),0)
 
+soak: $(VENV)/.dev ## Run the long versions of the tests (hours); put their figures into docs/reliability.md
+	$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+	$(MAKE) simulate SEEDS=10000
+
+docs: $(VENV)/.dev ## Draw the plots of the docs anew and run every example in them
+	$(BIN)/python docs/draw_acceptance_curves.py
+	$(BIN)/python -m pytest tests/docs tests/core/test_acceptance_doc.py
+
+bench: $(VENV)/.dev ## Collecting against its floor, in pairs
+	$(BIN)/python tests/benchmarks/bench_collect.py 200000 5
+
 lint: $(VENV)/.dev ## Check format, style, types and the import contract
 	$(BIN)/ruff format --check python tests examples docs
 	$(BIN)/ruff check python tests examples docs
