@@ -39,6 +39,7 @@ class Cloud(Desk):
         options: dict[str, Any] | None = None,
         arguments: dict[str, Any] | None = None,
         api_key: str | None = None,
+        speed: float = 1.0,
         **work: Any,
     ) -> None:
         self.emulator, self.provider = emulator, provider
@@ -47,11 +48,12 @@ class Cloud(Desk):
             folder,
             frame,
             model=MODELS[provider],
+            speed=speed,
             env=self.env(self.api_key),
-            arguments={"poll_s": 0.05 * work.get("speed", 1.0), "progress": False, **(arguments or {})},
+            arguments={"poll_s": 0.05 * speed, "progress": False, **(arguments or {})},
             options={
                 "lease_s": 1.0,
-                "create_timeout_s": 1.0,
+                "create_timeout_s": 10.0 * speed if speed > 1 else 1.0,
                 "absence_margin_s": 0.5,
                 **(options or {}),
                 "executor_options": {"read_retries": 0, **(options or {}).get("executor_options", {})},

@@ -71,8 +71,15 @@ def test_a_second_process_waits_while_the_first_one_sends(tmp_path: Path, emulat
     assert_frame_equal(*frames)
 
 
-@providers
-@pytest.mark.parametrize("at", ["after commit: intend", "after prepare"])
+@pytest.mark.parametrize(
+    ("provider", "at"),
+    [
+        pytest.param("openai", "after prepare", id="openai, after the upload"),
+        pytest.param("anthropic", "after commit: intend", id="anthropic, before it is encoded"),
+        pytest.param("openai", "after commit: intend", id="openai, before the upload", marks=pytest.mark.soak),
+        pytest.param("anthropic", "after prepare", id="anthropic, after it is encoded", marks=pytest.mark.soak),
+    ],
+)
 def test_an_owner_stopped_with_an_intent_finds_it_taken_over(
     tmp_path: Path, emulator: Emulator, provider: str, at: str
 ) -> None:
@@ -129,8 +136,15 @@ def test_a_shard_is_not_taken_for_unsent_under_another_key(tmp_path: Path, emula
     assert_done(here, here.call().rows, n_batches=1)
 
 
-@providers
-@pytest.mark.parametrize("skew_s", [600.0, -600.0], ids=["ahead", "behind"])
+@pytest.mark.parametrize(
+    ("provider", "skew_s"),
+    [
+        pytest.param("openai", 600.0, id="openai, ahead"),
+        pytest.param("anthropic", -600.0, id="anthropic, behind"),
+        pytest.param("openai", -600.0, id="openai, behind", marks=pytest.mark.soak),
+        pytest.param("anthropic", 600.0, id="anthropic, ahead", marks=pytest.mark.soak),
+    ],
+)
 def test_a_provider_clock_ten_minutes_off_hides_no_batch(
     tmp_path: Path, emulator: Emulator, provider: str, skew_s: float
 ) -> None:

@@ -19,7 +19,7 @@ LIMITS: dict[str, tuple[str, dict[str, Any]]] = {
     "openai, two batches, the create is refused": ("openai", {"max_open_batches": 2, "over_queue": "reject"}),
     "openai, a token quota, the batch fails later": (
         "openai",
-        {"max_enqueued_tokens": 12_000, "over_queue": "fail"},
+        {"max_enqueued_tokens": 20, "over_queue": "fail"},
     ),
     "anthropic, two batches": ("anthropic", {"max_open_batches": 2}),
 }

@@ -53,13 +53,25 @@ TROUBLES: dict[str, tuple[Faults, str | None]] = {
 }
 
 
+CASES = [
+    pytest.param(
+        provider,
+        *trouble,
+        id=f"{name}-{provider}",
+        # The short run has each trouble once, and the one with all kinds of rows at both providers.
+        marks=[] if provider == "openai" or name == "bad rows and lost calls" else [pytest.mark.soak],
+    )
+    for name, trouble in TROUBLES.items()
+    for provider in PROVIDERS
+]
+
+
 def assert_silent(text: str) -> None:
     for secret in (ROW, KEY):
         assert secret not in text, text[max(0, text.index(secret) - 400) : text.index(secret) + 100]
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize(("faults", "error"), TROUBLES.values(), ids=TROUBLES.keys())
+@pytest.mark.parametrize(("provider", "faults", "error"), CASES)
 def test_nothing_that_is_written_or_shown_holds_a_secret(
     tmp_path: Path, running: Emulator, provider: str, faults: Faults, error: str | None
 ) -> None:
