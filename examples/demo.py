@@ -81,6 +81,8 @@ def pick(frame: pl.DataFrame, source: Path, prompt: str, schema: str) -> tuple[T
     if {"subject", "body"} <= set(frame.columns):
         return Task.shipped("tickets"), frame
     if {"text", "label"} <= set(frame.columns):
+        if frame.height > REVIEW_ROWS:
+            print(f"taking the first {REVIEW_ROWS} of {frame.height:,} rows")
         return Task.shipped("reviews"), frame.head(REVIEW_ROWS)
     raise lotwise.errors.BadArgument.of(
         str(source),

@@ -414,7 +414,9 @@ def _summary_text(summary: dict[str, Any]) -> str:
         if name in always or summary[name]
     ]
     none_open = not summary["open"]
-    nothing = "nothing was sent: all answers were in the ledger" if none_open else "nothing was sent"
+    nothing = (
+        "nothing was sent: every answer was in the ledger, or on its way there" if none_open else "nothing was sent"
+    )
     told.append(("sent now", f"{summary['sent_now']:,} requests" if summary["sent_now"] else nothing))
     if summary["cost_usd"]:
         told.append(("cost", f"${summary['cost_usd']} for this work in all"))

@@ -371,6 +371,6 @@ def end(job: Job) -> None:
     if job.halted is None:
         if not (unasked := watch.left_over(job)).is_empty():
             job.ledger.give_up(unasked, RequestState.DEAD_LETTERED.value, "run_ended")
-        job.ledger.end_run(job.run_id, "done", None, job.clock.now())
+        job.ledger.end_job(job.job_id, job.clock.now())
     elif job.halted != "canceled":
         job.ledger.end_run(job.run_id, "stopped", job.halted, job.clock.now())

@@ -285,7 +285,7 @@ def columns(out: TextIO) -> int:
 def opening(ledger: Path, *, new: bool, paid: bool, warnings: Sequence[str]) -> list[str]:
     """Say where answers are kept before anything is sent, and what is worth knowing."""
     if new and paid:
-        told = f"new ledger {ledger}: what other ledgers hold is not known here"
+        told = f"new ledger {ledger}: answers that another ledger holds would be bought again"
     else:
         told = f"{'new ledger' if new else 'ledger'} {ledger}"
     return [told, *warnings]
@@ -308,7 +308,7 @@ def detached_text(run_id: str, ledger: Path) -> str:
     """Say how to go on after Ctrl-C, and how not to."""
     where = shlex.quote(str(ledger))
     return (
-        f"lotwise: detached; nothing is lost, and what was sent goes on\n"
+        f"lotwise: detached; nothing is lost: answers are kept, and what a provider has goes on there\n"
         f"  to go on   repeat the call, or: lotwise resume {run_id} --ledger {where}\n"
         f"  to cancel  lotwise cancel {run_id} --ledger {where}"
     )

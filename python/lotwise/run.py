@@ -406,7 +406,7 @@ class Run:
                 engine.drive(job, wait=wait)
         except KeyboardInterrupt:
             shown.detached(self.id, job.ledger.path)
-            raise
+            raise KeyboardInterrupt from None  # what it interrupted is nobody's business
         finally:
             shown.finished()
 

@@ -39,7 +39,7 @@ def status_facts(shown: Status) -> list[tuple[str, str]]:
     ]
     sent = plural(shown.n_sent, "request") if shown.n_sent else "nothing"
     asked = f", and {plural(shown.n_golden, 'golden row')} asked" if shown.n_golden else ""
-    facts.append(("sent", f"{sent} by this call{asked}"))
+    facts.append(("sent", f"{sent} for this run{asked}"))
     if shown.shards:
         facts.append(("shards", counts(shown.shards)))
     if shown.cost_usd is None:

@@ -140,7 +140,7 @@ def test_status_reads_well_in_a_terminal() -> None:
         "  model   anthropic:claude-haiku-4-5",
         "  rows    15 (13 distinct requests)",
         "  states  7 succeeded, 1 invalid, 1 refused, 1 dead-lettered, 3 pending, 2 skipped",
-        "  sent    4 requests by this call",
+        "  sent    4 requests for this run",
         "  shards  1 submitted, 2 collected",
         "  cost    $13.44 spent, up to $0.5000 more for what is open",
         "  ledger  /data/.lotwise",

@@ -167,7 +167,7 @@ def test_a_quick_run_is_one_plain_line() -> None:
 @pytest.mark.parametrize(
     ("new", "paid", "told"),
     [
-        (True, True, "new ledger /data/my ledger: what other ledgers hold is not known here"),
+        (True, True, "new ledger /data/my ledger: answers that another ledger holds would be bought again"),
         (True, False, "new ledger /data/my ledger"),
         (False, True, "ledger /data/my ledger"),
     ],

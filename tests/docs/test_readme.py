@@ -53,10 +53,9 @@ def test_first_example_answers_tickets_without_a_key(home: Path) -> None:
 def test_example_with_a_provider_stays_inside_its_budget(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     first, second = blocks("python")[:2]
     start = first.split("out = ")[0].replace('tickets.csv")', f'tickets.csv").head({FEW})')
-    prompt = 'prompt = "Which kind of ticket is this?\\n\\n{subject}\\n{body}"\n'
     with Emulator(tmp_path_factory.mktemp("provider")) as provider:
         run(
-            [sys.executable, "-c", start + prompt + second.replace('model="', 'poll_s=0.05, model="')],
+            [sys.executable, "-c", start + second.replace('model="', 'poll_s=0.05, model="')],
             home,
             ANTHROPIC_BASE_URL=provider.anthropic_url,
             ANTHROPIC_API_KEY="sk-test",
@@ -72,9 +71,9 @@ def test_commands_of_the_readme_run_in_their_order(home: Path) -> None:
     for line in commands:
         words = shlex.split(line)[1:]
         few = ["--limit", str(FEW)] if words[0] == "map" else []
-        run([str(LOTWISE), *words, *few], home)
+        run([str(LOTWISE), *words, *few], home / "examples")
 
-    assert (home / "tickets.parquet").exists()
+    assert (home / "examples" / "tickets.parquet").exists()
 
 
 def test_targets_of_the_readme_are_in_the_makefile() -> None:

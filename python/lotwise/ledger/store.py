@@ -595,6 +595,11 @@ class Ledger:
         with self.transaction("end run") as tx:
             tx.run("end_run", run=run, state=state, reason=reason, now=now)
 
+    def end_job(self, job: str, now: datetime) -> None:
+        """End every open run of a job as done: each of its requests is final, whichever call saw to it."""
+        with self.transaction("end job") as tx:
+            tx.run("end_job", job=job, now=now)
+
     def stop(self, now: datetime) -> list[str]:
         """Stop every open run, whoever works on it, and return their ids."""
         with self.transaction("stop") as tx:

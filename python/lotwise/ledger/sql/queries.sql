@@ -39,6 +39,10 @@ SELECT DISTINCT key FROM manifest WHERE run = $run
 -- open -> done, stopped or canceled; an ended run may be ended again with another word
 UPDATE run SET state = $state, reason = $reason, ended_at = $now WHERE id = $run
 
+-- name: end_job
+-- open -> done, for every call of the same work
+UPDATE run SET state = 'done', reason = NULL, ended_at = $now WHERE job = $job AND state = 'open'
+
 -- name: open_runs
 SELECT id FROM run WHERE state = 'open' ORDER BY created_at, id
 
