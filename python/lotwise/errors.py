@@ -715,6 +715,35 @@ class BadArgument(LotwiseError, ValueError):
         return cls(f"unknown {where}: {told}; known are {', '.join(known)}", given)
 
 
+class QueryRefused(BadArgument):
+    """A query over the ledger cannot be run. The message holds nothing of a row."""
+
+    @classmethod
+    def because(cls, why: str) -> QueryRefused:
+        """Build from DuckDB's message where that quotes the query alone, else from the kind of its error."""
+        return cls(f"the query cannot be run: {why}", ("query",))
+
+    @classmethod
+    def count(cls, n_statements: int) -> QueryRefused:
+        """Build from how many statements there are."""
+        held = "is empty" if not n_statements else f"holds {n_statements} statements"
+        return cls(f"the query {held}; give one statement, such as SELECT * FROM run", ("query",))
+
+    @classmethod
+    def writes(cls, why: str) -> QueryRefused:
+        """Build from DuckDB's message on a statement that would change something."""
+        return cls(f"the ledger is read-only here; change nothing by hand ({why})", ("query",))
+
+    @classmethod
+    def reaches_out(cls) -> QueryRefused:
+        """Build; which file it named may have come out of a row."""
+        return cls(
+            "the query reaches outside of the ledger, to a file, an extension or another database; it can read the "
+            "ledger alone. `lotwise ledger export` writes a copy that any DuckDB opens",
+            ("query",),
+        )
+
+
 class NotAFrame(LotwiseError, TypeError):
     """The input is not a Polars frame."""
 

@@ -52,7 +52,13 @@ class LedgerHandle:
         return missing_of(self._ledger, run_id)
 
     def sql(self, query: str) -> pl.DataFrame:
-        """Answer one read-only DuckDB query over the ledger's tables. It opens, answers and closes."""
+        """Answer one read-only DuckDB query over the ledger's tables. It opens, answers and closes.
+
+        Raises
+        ------
+        QueryRefused
+            It is not one statement, would change something or reach another file, or DuckDB cannot run it.
+        """
         return self._ledger.sql(query)
 
     def unfinished(self) -> pl.DataFrame:

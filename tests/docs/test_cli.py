@@ -367,15 +367,61 @@ def test_verify_of_a_broken_ledger_exits_with_1(lotwise_: Command) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["SELECT nothing FROM run", "SELEC 1", "SELECT error(raw) FROM result", "DELETE FROM run"],
-    ids=["unknown column", "no SQL", "an error that quotes content", "a write"],
+    ["SELECT nothing FROM run", "SELEC 1", "SELECT error(raw) FROM result"],
+    ids=["unknown column", "no SQL", "an error that quotes content"],
 )
 def test_a_query_that_fails_is_told_without_content(query: str, lotwise_: Command) -> None:
     lotwise_("map", "in.csv", "out.csv", "-p", "{body}", "-m", "scripted:echo")
     told = lotwise_("ledger", "sql", query)
     assert told.code == cli.WRONG_USE
-    assert "QUERY" in told.err
+    assert "the query cannot be run" in told.err
     assert PLANTED not in told.err
+
+
+@pytest.mark.parametrize("query", ["DELETE FROM run", "UPDATE run SET name = 'x'", "INSERT INTO run SELECT * FROM run"])
+def test_a_query_changes_nothing(query: str, lotwise_: Command) -> None:
+    lotwise_("map", "in.csv", "out.csv", *CHOICE)
+    before = lotwise_("ledger", "sql", "SELECT * FROM run", "--json").json
+
+    told = lotwise_("ledger", "sql", query)
+
+    assert told.code == cli.WRONG_USE
+    assert "the ledger is read-only here; change nothing by hand" in told.err
+    assert lotwise_("ledger", "sql", "SELECT * FROM run", "--json").json == before
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "COPY run TO 'leak.csv'",
+        "ATTACH 'leak.duckdb' AS leak",
+        "SELECT * FROM read_csv('in.csv')",
+        "SELECT * FROM 'in.csv'",
+        "EXPORT DATABASE 'leak'",
+        "SET enable_external_access = true",
+    ],
+)
+def test_a_query_reaches_nothing_but_the_ledger(query: str, lotwise_: Command, here: Path) -> None:
+    lotwise_("map", "in.csv", "out.csv", *CHOICE)
+    told = lotwise_("ledger", "sql", query)
+    assert told.code == cli.WRONG_USE
+    assert "query" in told.err
+    assert PLANTED not in told.out + told.err
+    assert not list(here.glob("leak*"))
+
+
+@pytest.mark.parametrize("query", ["", " ; ", "/* a remark */", "SELECT 1; SELECT 2"])
+def test_a_query_is_one_statement(query: str, lotwise_: Command) -> None:
+    lotwise_("map", "in.csv", "out.csv", *CHOICE)
+    told = lotwise_("ledger", "sql", query, "--json")
+    assert told.code == cli.WRONG_USE
+    assert told.json["error"]["kind"] == "QueryRefused"
+    assert "one statement" in told.err
+
+
+def test_a_query_without_rows_answers_with_none(lotwise_: Command) -> None:
+    lotwise_("map", "in.csv", "out.csv", *CHOICE)
+    assert lotwise_("ledger", "sql", "SELECT * FROM run WHERE false;", "--json").json == []
 
 
 def test_purge_asks_first(lotwise_: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,6 +144,19 @@ class Folder:
             yield
 
     @contextlib.contextmanager
+    def shut_off(self, purpose: str) -> Iterator[Any]:
+        """Yield a connection, under the sidecar lock, that can read the ledger and reach no other file.
+
+        DuckDB gives an instance no way back from that, so it is one of its own.
+        """
+        if not self.exists:
+            raise LedgerNotFound.at(self.path)
+        with self.alone(purpose), _interruptible(), self.connect(self.database, read_only=True) as connection:
+            connection.execute("SET enable_external_access = false")
+            connection.execute("SET lock_configuration = true")
+            yield connection
+
+    @contextlib.contextmanager
     def connect(self, database: Path, *, read_only: bool = False) -> Iterator[Any]:
         """Yield a connection to a DuckDB file while the lock is held, and close it afterwards."""
         connection = _instance(database, self.memory_limit)

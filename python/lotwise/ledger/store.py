@@ -21,6 +21,7 @@ import polars as pl
 from lotwise.errors import BudgetTooSmall, ClaimLost, ForkedLedger, LedgerInconsistent, LedgerNotFound, RunEnded
 from lotwise.ledger import migrate, parts
 from lotwise.ledger.files import Connections, Folder, locate
+from lotwise.ledger.query import answer
 from lotwise.ledger.transaction import Transaction
 from lotwise.lifecycle import SHARD_MOVES, ShardState
 from lotwise.plan import json_bytes
@@ -170,9 +171,7 @@ class Ledger:
     def sql(self, query: str) -> pl.DataFrame:
         """Answer one read-only query as a frame. Opens, answers and closes; others wait meanwhile."""
         self.refuse_fork()
-        with self.connections.session("sql", read_only=True) as connection:
-            frame: pl.DataFrame = connection.sql(query).pl()
-        return frame
+        return answer(self.connections, query)
 
     def copy_to(self, database: Path) -> None:
         """Copy every table into a new DuckDB file, without the free blocks of this one."""
