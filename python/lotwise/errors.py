@@ -961,6 +961,26 @@ class PurgeRefused(LedgerError, RuntimeError):
         )
 
 
+class ContentPurged(LedgerError, ValueError):
+    """What is asked for was taken out of the ledger by a purge of values."""
+
+    @classmethod
+    def messages(cls) -> ContentPurged:
+        """Build for a spec without its system message and examples."""
+        return cls(
+            "the messages of this spec were purged, and no request can be made from it; repeat the map, which has them"
+        )
+
+    @classmethod
+    def answers(cls, lots: Iterable[str]) -> ContentPurged:
+        """Build from the lots whose drawn answers are gone."""
+        named = ", ".join(list(lots)[:3])
+        return cls(
+            f"the answers of {named} were purged (`lotwise ledger purge --values`), so there is nothing to read; "
+            "verdicts that were given before still count. Read from a copy of the ledger made before the purge"
+        )
+
+
 class ExportExists(LedgerError, FileExistsError):
     """There is a file where an export should go; it was left as it is."""
 

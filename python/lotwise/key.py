@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 import rfc8785
 
-from lotwise.errors import BadParams
+from lotwise.errors import BadParams, ContentPurged
 from lotwise.request import Purpose, Spec
 
 KEY_VERSION = 1
@@ -82,12 +82,14 @@ def spec_from_json(text: str) -> Spec:
 
     Raises
     ------
+    ContentPurged
+        Its messages were purged.
     ValueError
-        The text was written for another key version, its messages were purged, or it is not such a text.
+        The text was written for another key version, or it is not such a text.
     """
     fields = json.loads(text)
     if fields.get("purged"):
-        raise ValueError("the messages of this spec were purged; no request can be made from it")
+        raise ContentPurged.messages()
     version = fields.pop("key_version")
     if version != KEY_VERSION:
         raise ValueError(f"this spec was written for key version {version}; this lotwise reads version {KEY_VERSION}")

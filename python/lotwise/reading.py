@@ -17,6 +17,7 @@ from lotwise import evidence, lots
 from lotwise.clock import SystemClock
 from lotwise.errors import (
     BadArgument,
+    ContentPurged,
     LotOpen,
     NothingToInspect,
     UnknownColumn,
@@ -26,7 +27,6 @@ from lotwise.errors import (
     UntranslatableSchema,
 )
 from lotwise.handle import LedgerHandle
-from lotwise.key import spec_from_json
 from lotwise.ledger import evidence as store
 from lotwise.ledger.store import Ledger
 from lotwise.run import Run
@@ -72,7 +72,7 @@ def sample(
 
     Raises
     ------
-    UnknownRun, UnknownLot, LotOpen, NothingToInspect
+    UnknownRun, UnknownLot, LotOpen, NothingToInspect, ContentPurged
 
     Notes
     -----
@@ -131,6 +131,8 @@ def _readable(ledger: Ledger, family: str, row: Mapping[str, Any], drawn: pl.Dat
     held = drawn.join(values, on="key", how="left", maintain_order="left").join(
         store.contents(ledger, keys), on="key", how="left", maintain_order="left"
     )
+    if held.height and held["value"].is_null().all():  # a valid answer has a value until it is purged
+        raise ContentPurged.answers(held["lot_id"].unique().sort())
     now = evidence.digests(held["value"])
     answers = _answers(ledger, row["run"], held["value"])
     taken = {*FRONT, *TO_FILL_IN, *BACK}
@@ -152,7 +154,8 @@ def _answers(ledger: Ledger, run_id: str, values: pl.Series) -> pl.DataFrame:
     A Pydantic model lives in the caller's code; the schema that was sent for it names the same fields.
     """
     row = ledger.run(run_id) or {}
-    body, wire = row.get("validator_body"), spec_from_json(row["spec_body"]).wire_schema
+    # Not as a Spec: a purge takes its messages out, and the schema stays.
+    body, wire = row.get("validator_body"), json.loads(row["spec_body"])["wire_schema"]
     try:
         schema = Schema.from_portable(body) if body else Schema.of(None if wire is None else json.loads(wire))
         columns, lost = typed_columns(values, schema.dtypes)

@@ -424,6 +424,35 @@ def test_a_query_without_rows_answers_with_none(lotwise_: Command) -> None:
     assert lotwise_("ledger", "sql", "SELECT * FROM run WHERE false;", "--json").json == []
 
 
+def test_a_sample_is_drawn_without_its_input_after_a_purge(lotwise_: Command) -> None:
+    run = lotwise_("map", "in.csv", "out.csv", *CHOICE, "--json").json["run"]
+    lotwise_("ledger", "purge", "--yes")
+
+    assert lotwise_("sample", run, "sample.parquet", "--json").code == 0
+
+    drawn = pl.read_parquet("sample.parquet")
+    assert drawn["kind"].null_count() == 0
+    assert drawn["input"].null_count() == drawn.height > 0
+
+
+@pytest.mark.parametrize("words", [("sample", "RUN", "sample.csv"), ("review", "RUN")], ids=["sample", "review"])
+def test_reading_purged_answers_is_refused_in_words(words: tuple[str, ...], lotwise_: Command) -> None:
+    run = lotwise_("map", "in.csv", "out.csv", *CHOICE, "--json").json["run"]
+    lotwise_("ledger", "purge", "--yes", "--values")
+
+    told = lotwise_(*(run if word == "RUN" else word for word in words), "--json")
+
+    assert (told.code, told.json["error"]["kind"]) == (cli.WRONG_USE, "ContentPurged")
+    assert "purged" in told.err
+    assert not Path("sample.csv").exists()
+
+
+def test_resume_without_purged_messages_is_told_in_words(lotwise_: Command) -> None:
+    run = lotwise_("map", "in.csv", "out.csv", *CHOICE, "--json").json["run"]
+    lotwise_("ledger", "purge", "--yes", "--values")
+    assert lotwise_("resume", run, "--json").json["error"]["kind"] == "ContentPurged"
+
+
 def test_purge_asks_first(lotwise_: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
