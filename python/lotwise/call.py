@@ -21,7 +21,7 @@ from lotwise.canary import Canary, Mode
 from lotwise.cost import Prices
 from lotwise.errors import BadArgument, BadGolden, HostedRefused, ModelNotSaid, NotAFrame, OutputClash, PriceUnknown
 from lotwise.evidence import DECISIONS, Acceptance
-from lotwise.executors import Tier, load
+from lotwise.executors import Tier, hosted_by_name, load
 from lotwise.executors.base import BatchExecutor, StreamExecutor
 from lotwise.golden import Golden, GoldenSet
 from lotwise.job import Options
@@ -212,6 +212,8 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
     """
     if not isinstance(frame, pl.DataFrame):
         raise NotAFrame.of(frame)
+    if not isinstance(prompt, str):
+        raise BadArgument.of("prompt", f"must be text, not {type(prompt).__name__}")
     unknown = sorted(set(arguments) - set(Arguments.__annotations__))
     if unknown:
         raise BadArgument.unknown(unknown, Arguments.__annotations__)
@@ -223,16 +225,25 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
     if accept is not None and not isinstance(accept, Acceptance):
         raise BadArgument.of("accept", "must be lotwise.Acceptance(...)")
     lots.labels_of(frame.clear(), accept or Acceptance())  # refuses a column that has no groups
+    for word in ("system", "name", "into", "prefix"):
+        _text(word, get(word))
+    _text("prompt", prompt)
+    if get("tier") not in (None, "batch", "interactive"):
+        raise BadArgument.of("tier", "must be 'batch', 'interactive' or None")
+    if get("params") is not None and not isinstance(get("params"), Mapping):
+        raise BadArgument.of("params", "must be a dict, such as {'temperature': 0}")
+    if get("data") not in (None, "local"):
+        raise BadArgument.of("data", "must be 'local' or None")
     template = Template.parse(prompt)
     template.check(frame.columns)
     translated = Schema.of(schema)
     validator = Validator.of(translated, get("check"))
     model = _model(get("model"), frame.height)
+    if get("data") == "local" and hosted_by_name(model):
+        raise HostedRefused.of(model)
     executor, model_name = load(model, tier=get("tier"), options=executor_options(model, options))
     if not isinstance(executor, BatchExecutor | StreamExecutor):
         raise BadArgument.of("model", f"{model!r} has no executor that can answer")
-    if get("data") not in (None, "local"):
-        raise BadArgument.of("data", "must be 'local' or None")
     if get("data") == "local" and executor.hosted:
         raise HostedRefused.of(model)
     tier: Tier = "batch" if isinstance(executor, BatchExecutor) else "interactive"
@@ -241,6 +252,8 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
     if type(max_tokens) is not int or max_tokens < 1:
         raise BadArgument.of("params", "max_tokens must be a positive integer")
     warnings: list[str] = []
+    if not template.places and frame.height > 1:
+        warnings.append("the prompt names no column, so all rows are one request")
     wire, left = (None, ()) if translated.wire is None else executor.wire_schema(translated.wire)
     if left:
         warnings.append(f"{executor.provider} cannot enforce {', '.join(left)}; validation checks it instead")
@@ -295,10 +308,10 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
         raise PriceUnknown.of(model, tier)
     clashing = [name for name in call.output_schema if name in frame.columns]
     if clashing:
-        raise OutputClash.from_names(clashing)
+        raise OutputClash.from_names(clashing, into=call.into if clashing == [*call.answer_columns] else None)
     twice = set(call.answer_columns) & {call.prefix + name for name in BOOKKEEPING}
     if twice:
-        raise OutputClash.from_names(sorted(twice))
+        raise OutputClash.from_names(sorted(twice), into=call.into)
     return call
 
 
@@ -345,6 +358,20 @@ def executor_options(model: str, options: Options) -> dict[str, Any]:
     return given
 
 
+def _text(name: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise BadArgument.of(name, f"must be text, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        at = error.start
+    else:
+        return
+    raise BadArgument.of(name, f"holds a lone surrogate at character {at + 1:,}, which is no text that can be sent")
+
+
 def _model(model: str | None, n_rows: int) -> str:
     if model is not None:
         if not isinstance(model, str) or not model:
@@ -385,7 +412,7 @@ def _retry(retry: object) -> tuple[str, ...]:
     words = (retry,) if isinstance(retry, str) else tuple(retry) if isinstance(retry, Sequence) else ()
     unknown = [str(word) for word in words if word not in (*_STATES, *_CODES)]
     if unknown or not words:
-        raise BadArgument.unknown(unknown or ["retry"], (*_STATES, *_CODES), where="retry")
+        raise BadArgument.unknown(unknown or ["retry"], dict.fromkeys((*_STATES, *_CODES)), where="retry")
     return tuple(str(word) for word in words)
 
 

@@ -17,8 +17,12 @@ class LotwiseError(Exception):
 
 
 def nearest(name: str, available: Iterable[str], n: int = 3) -> list[str]:
-    """Name the `n` entries of `available` closest in spelling to `name`, best first."""
-    return difflib.get_close_matches(name, list(available), n=n, cutoff=0.5)
+    """Name the `n` entries of `available` closest in spelling to `name`, best first, whatever their case."""
+    spelled: dict[str, list[str]] = {}
+    for one in available:
+        spelled.setdefault(one.casefold(), []).append(one)
+    close = difflib.get_close_matches(name.casefold(), spelled, n=n, cutoff=0.5)
+    return [one for folded in close for one in spelled[folded]][:n]
 
 
 # --- The provider, or the way to it: the engine acts on these, a user seldom sees them ----------------------------
@@ -299,15 +303,14 @@ class UnknownProvider(LotwiseError, LookupError):
         self.provider, self.available = provider, available
 
     @classmethod
-    def of(cls, provider: str, available: Iterable[str]) -> UnknownProvider:
+    def of(cls, model: str, available: Iterable[str]) -> UnknownProvider:
+        """Build from ``model=`` as it was written, and the providers that there are."""
+        provider, colon, _ = model.partition(":")
         names = tuple(sorted(available))
         close = nearest(provider, names)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(names)}"
-        return cls(
-            f"no provider {provider!r}; {hint} A model is written provider:model, as in openai:gpt-5-mini",
-            provider,
-            names,
-        )
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are {', '.join(names)}."
+        written = "write provider:model, for instance openai:" + ("gpt-5-mini" if colon or close else provider)
+        return cls(f"no provider {provider!r}; {hint} For a model, {written}", provider, names)
 
 
 class MissingCredentials(LotwiseError, PermissionError):
@@ -416,6 +419,8 @@ class UnknownColumn(LotwiseError, LookupError):
         missing, available = tuple(missing), tuple(available)
         noun = "column" if len(missing) == 1 else "columns"
         message = f"{where} names {noun} {_named(missing)}, not found{_hint(missing, available)}"
+        if any(mark in name for name in missing for mark in "\"':"):  # it looks like JSON
+            message += "; write {{ and }} for braces"
         return cls(message, missing=missing, available=available)
 
 
@@ -504,14 +509,12 @@ class OutputClash(LotwiseError, ValueError):
         self.clashing = clashing
 
     @classmethod
-    def from_names(cls, clashing: Iterable[str]) -> OutputClash:
-        """Build from the names that are taken."""
+    def from_names(cls, clashing: Iterable[str], *, into: str | None = None) -> OutputClash:
+        """Build from the names that are taken; `into` is the answer's struct column where it alone is."""
         clashing = tuple(clashing)
+        way = "pass prefix= to name all new columns otherwise" if into is None else "pass another into="
         noun = "a column" if len(clashing) == 1 else "columns"
-        message = (
-            f"the frame already has {noun} named {_named(clashing)}; "
-            "pass prefix= to name all new columns otherwise, or rename or drop the old"
-        )
+        message = f"the frame already has {noun} named {_named(clashing)}; {way}, or rename or drop the old"
         return cls(message, clashing=clashing)
 
 
@@ -754,8 +757,13 @@ class NotAFrame(LotwiseError, TypeError):
     @classmethod
     def of(cls, given: object) -> NotAFrame:
         kind = f"{type(given).__module__}.{type(given).__qualname__}"
-        hint = "pl.from_pandas(...) makes one" if kind.startswith("pandas") else "pl.DataFrame(...) makes one"
-        return cls(f"a polars DataFrame is needed, and this is a {kind}; {hint}", kind)
+        package, _, name = kind.partition(".")
+        way = {
+            ("polars", "LazyFrame"): ".collect()",
+            ("pyarrow", "Table"): "pl.from_arrow(...)",
+            ("pandas", "DataFrame"): "pl.from_pandas(...)",
+        }.get((package, name.rpartition(".")[2]), "pl.DataFrame(...)")
+        return cls(f"a polars DataFrame is needed, and this is a {kind}; {way} makes one", kind)
 
 
 class ModelNotSaid(LotwiseError, ValueError):

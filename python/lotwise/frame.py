@@ -14,6 +14,7 @@ from lotwise import call as calls
 from lotwise import engine, join, lots, reading
 from lotwise.call import Arguments
 from lotwise.clock import SystemClock
+from lotwise.errors import BadArgument, NotAFrame
 from lotwise.estimate import Plan
 from lotwise.key import keys as content_keys
 from lotwise.ledger.files import DATABASE, locate
@@ -104,10 +105,19 @@ def preview(
     -------
     The first `n` rows with the columns that `map` adds.
 
+    Raises
+    ------
+    BadArgument
+        `n` is no whole number of rows from 1 on; and what `map` raises.
+
     Notes
     -----
     The keys are those of `map`: what is previewed is not bought again.
     """
+    if type(n) is not int or n < 1:
+        raise BadArgument.of("n", "must be a whole number of rows, 1 or more")
+    if not isinstance(df, pl.DataFrame):
+        raise NotAFrame.of(df)
     arguments.setdefault("tier", "interactive")
     return map(df.head(n), prompt, schema, **arguments)
 

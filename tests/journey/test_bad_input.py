@@ -82,6 +82,24 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception], type[Exception], tuple[s
         ValueError,
         ("2,001", 'model="embedded"'),
     ),
+    "tier misspelt": ({"tier": "fast"}, errors.BadArgument, ValueError, ("tier", "'batch'", "'interactive'")),
+    "no prompt": ({"prompt": None}, errors.BadArgument, ValueError, ("prompt must be text",)),
+    "prefix of another kind": ({"prefix": 3}, errors.BadArgument, ValueError, ("prefix must be text",)),
+    "into of another kind": ({"into": 3}, errors.BadArgument, ValueError, ("into must be text",)),
+    "params as text": ({"params": "x"}, errors.BadArgument, ValueError, ("params must be a dict",)),
+    "half a character in the prompt": ({"prompt": "{body}\ud800"}, errors.BadArgument, ValueError, ("character 7",)),
+    "half a character in system": ({"system": "\udfff"}, errors.BadArgument, ValueError, ("system", "surrogate")),
+    "JSON in the prompt": ({"prompt": 'as {"a": 1}'}, errors.UnknownColumn, LookupError, ("write {{ and }}",)),
+    "column in another case": ({"prompt": "{BODY}"}, errors.UnknownColumn, LookupError, ("did you mean 'body'",)),
+    "model without its provider": (
+        {"model": "gpt-4"},
+        errors.UnknownProvider,
+        LookupError,
+        ("known are", "scripted. ", "write provider:model, for instance openai:gpt-4"),
+    ),
+    "struct that takes a column": ({"into": "body"}, errors.OutputClash, ValueError, ("'body'", "another into=")),
+    "a lazy frame": ({"frame": FRAME.lazy()}, errors.NotAFrame, TypeError, ("LazyFrame", ".collect() makes one")),
+    "an Arrow table": ({"frame": FRAME.to_arrow()}, errors.NotAFrame, TypeError, ("pl.from_arrow(...) makes one",)),
     "a list": ({"frame": [{"body": "b"}]}, errors.NotAFrame, TypeError, ("list", "pl.DataFrame")),
     "a dict": ({"frame": {"body": ["b"]}}, errors.NotAFrame, TypeError, ("dict", "pl.DataFrame")),
     "a series": ({"frame": pl.Series(["b"])}, errors.NotAFrame, TypeError, ("Series",)),
@@ -123,6 +141,29 @@ def test_a_bad_call_is_told_before_anything_is_sent_or_made(
         assert words in str(raised.value)
     assert not (tmp_path / "ledger").exists()
     assert bill(tmp_path) == 0
+
+
+@pytest.mark.parametrize("n", [-1, 0, 1.5, True, "3"])
+def test_a_preview_of_no_whole_number_of_rows_is_refused(tmp_path: Path, n: Any) -> None:
+    with pytest.raises(errors.BadArgument, match="n must be a whole number of rows"):
+        lotwise.preview(FRAME, "{body}", n=n, model="scripted:echo", ledger=tmp_path / "ledger")
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_what_retry_takes_is_listed_once(tmp_path: Path) -> None:
+    with pytest.raises(errors.BadArgument) as raised:
+        call(tmp_path, retry="nope")
+    known = str(raised.value).partition("known are ")[2].split(", ")
+    assert len(known) == len(set(known)) > 3
+
+
+def test_local_data_is_refused_to_a_hosted_model_whose_package_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "lotwise.executors.openai", raising=False)
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(errors.HostedRefused):
+        call(tmp_path, model="openai:some-model", data="local")
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])

@@ -24,7 +24,8 @@ Factory = Callable[[str, Tier | None, Mapping[str, Any]], Executor]
 class _Provider:
     """Where a provider's executors are.
 
-    `packages` are the importable names whose absence means that the extra is not installed.
+    `packages` are the importable names whose absence means that the extra is not installed; `hosted` says whether it
+    sends content off this machine.
     """
 
     module: str
@@ -32,6 +33,7 @@ class _Provider:
     interactive: str | None = None
     extra: str
     packages: tuple[str, ...]
+    hosted: bool = True
 
 
 _PROVIDERS: Mapping[str, _Provider] = {
@@ -54,6 +56,7 @@ _PROVIDERS: Mapping[str, _Provider] = {
         interactive="EmbeddedExecutor",
         extra="embedded",
         packages=("xllamacpp",),
+        hosted=False,
     ),
 }
 
@@ -83,6 +86,12 @@ def register(provider: str, factory: Factory) -> None:
 def providers() -> tuple[str, ...]:
     """Name all providers, sorted."""
     return tuple(sorted({*_PROVIDERS, *_registered}))
+
+
+def hosted_by_name(model: str) -> bool:
+    """Say whether a model is known to be answered elsewhere, before its executor is made."""
+    entry = _PROVIDERS.get(model.partition(":")[0])
+    return entry is not None and entry.hosted
 
 
 def load(model: str, *, tier: Tier | None = None, options: Mapping[str, Any] | None = None) -> tuple[Executor, str]:
@@ -123,7 +132,7 @@ def load(model: str, *, tier: Tier | None = None, options: Mapping[str, Any] | N
         return factory(name, tier, given), name
     entry = _PROVIDERS.get(provider)
     if entry is None:
-        raise UnknownProvider.of(provider, providers())
+        raise UnknownProvider.of(model, providers())
     wanted = entry.batch if tier == "batch" or (tier is None and entry.batch) else entry.interactive
     if wanted is None:
         raise BatchUnsupported.by(provider, "it answers while it is read")
