@@ -87,8 +87,9 @@ def _run(words: list[str]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except LotwiseError as error:
-        tell.note(f"lotwise: {error}")
-        _tell_as_json(type(error).__name__, str(error), as_json)
+        message = tell.as_option(str(error))
+        tell.note(f"lotwise: {message}")
+        _tell_as_json(type(error).__name__, message, as_json)
         return STOPPED if isinstance(error, RunStopped) else FAILED if isinstance(error, _NOT_THE_CALL) else WRONG_USE
     return code if isinstance(code, int) else DONE
 

@@ -55,7 +55,7 @@ def sample(run: str, target: Path, lot: tuple[str, ...], ledger: Path | None, as
 
     Fill in the column verdict with bad, good or unsure, and hand the file to `lotwise inspect`.
     """
-    tables.check_target(target, target)
+    tables.check_target(target, None)
     handle = open_ledger(ledger)
     frame = drawn(handle, run_id_of(handle, run), lot=lot or None)
     tables.write(frame, target)
@@ -73,7 +73,8 @@ def sample(run: str, target: Path, lot: tuple[str, ...], ledger: Path | None, as
 def inspect(source: Path, inspector: str | None, ledger: Path | None, as_json: bool) -> int:
     """Record the verdicts in FILE, and show what they say of each lot."""
     done = inspect_all(source, open_ledger(ledger), inspector=inspector)
-    tell.result(done, f"{done}\n{_lots(done.lots)}", as_json=as_json)
+    told = {**tell.plain(done), "n_rejected": done.n_rejected, "lots": done.lots}
+    tell.result(told, f"{done}\n{_lots(done.lots)}", as_json=as_json)
     return 0
 
 

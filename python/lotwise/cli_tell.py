@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -22,6 +23,11 @@ def result(value: Any, text: str, *, as_json: bool) -> None:
 def note(text: str) -> None:
     """Tell the person at the keyboard something that is no result."""
     click.echo(text, err=True)
+
+
+def as_option(message: str) -> str:
+    """Say an error's advice as the command line takes it: ``--ledger`` for ``ledger=``."""
+    return re.sub(r"(?<![\w./-])ledger=", "--ledger ", message).rstrip()
 
 
 def rows(frame: pl.DataFrame) -> list[dict[str, Any]]:

@@ -127,6 +127,10 @@ class LedgerUnwritable(LedgerError, PermissionError):
     def at(cls, path: object, why: str) -> LedgerUnwritable:
         return cls(f"the ledger at {path} cannot be written: {why}; name another folder with ledger=", path)
 
+    @classmethod
+    def is_file(cls, path: object) -> LedgerUnwritable:
+        return cls(f"{path} is a file, and a ledger is a folder; name another folder with ledger=", path)
+
 
 class LedgerForeign(LedgerError, ValueError):
     """The file is not a lotwise ledger."""

@@ -44,19 +44,24 @@ def read(path: Path) -> pl.DataFrame:
     raise UnreadableTable.of(path, failure)
 
 
-def check_target(target: Path, source: Path) -> None:
+def check_target(target: Path, source: Path | None) -> None:
     """Refuse a place that cannot be written to, before anything is spent.
+
+    Without a `source` the target is for somebody to fill in, and no file that is there is overwritten.
 
     Raises
     ------
     UnwritableTable
-        Its suffix says nothing, it is the input itself (under whatever name), a folder, or in no writable folder.
+        Its suffix says nothing, it is the input itself (under whatever name), a file that may have been filled in, a
+        folder, or in no writable folder.
     """
     if target.suffix.lower() not in _WRITERS:
         raise UnwritableTable.of(target, f"its suffix is none of {', '.join(_WRITERS)}")
     if target.is_dir():
         raise UnwritableTable.of(target, "it is a folder")
-    if target.exists() and source.exists() and target.samefile(source):
+    if source is None and target.exists():
+        raise UnwritableTable.of(target, "the file exists, and is not overwritten; it may hold verdicts")
+    if source is not None and target.exists() and source.exists() and target.samefile(source):
         raise UnwritableTable.of(target, "it is the input, which is never overwritten")
     folder = target.resolve().parent
     if not folder.is_dir():

@@ -129,7 +129,7 @@ def test_map_again_sends_nothing_and_says_so(lotwise_: Command) -> None:
     again = lotwise_("map", "in.csv", "out.parquet", *CHOICE)
 
     assert "sent now  4 requests" in first.out
-    assert "nothing was sent: all answers were in the ledger" in again.out
+    assert "nothing was sent: every answer was in the ledger" in again.out
 
 
 def test_map_counts_rows_in_json(lotwise_: Command) -> None:
@@ -451,6 +451,45 @@ def test_resume_without_purged_messages_is_told_in_words(lotwise_: Command) -> N
     run = lotwise_("map", "in.csv", "out.csv", *CHOICE, "--json").json["run"]
     lotwise_("ledger", "purge", "--yes", "--values")
     assert lotwise_("resume", run, "--json").json["error"]["kind"] == "ContentPurged"
+
+
+def test_a_sample_that_is_there_is_not_overwritten(lotwise_: Command) -> None:
+    run = lotwise_("map", "in.csv", "out.csv", *CHOICE, "--json").json["run"]
+    Path("sample.csv").write_text("verdicts", encoding="utf-8")
+
+    told = lotwise_("sample", run, "sample.csv")
+
+    assert told.code == cli.WRONG_USE
+    assert "the file exists, and is not overwritten" in told.err
+    assert Path("sample.csv").read_text(encoding="utf-8") == "verdicts"
+
+
+def test_inspect_says_each_lots_decision_in_json_too(lotwise_: Command) -> None:
+    run = lotwise_("map", "in.csv", "out.csv", *CHOICE, "--json").json["run"]
+    lotwise_("sample", run, "sample.parquet")
+    drawn = pl.read_parquet("sample.parquet")
+    drawn.with_columns(verdict=pl.lit("good")).write_parquet("read.parquet")
+
+    told = lotwise_("inspect", "read.parquet", "--json").json
+
+    (lot,) = told["lots"]
+    assert (told["n_recorded"], lot["lot_id"]) == (drawn.height, drawn["llm_lot"][0])
+    assert f"lot {lot['lot_id']}: {lot['decision']}, {lot['reason']};" in lotwise_("inspect", "read.parquet").out
+
+
+@pytest.mark.parametrize("words", [("map", "in.csv", "out.csv", *CHOICE), ("status",)], ids=["map", "status"])
+def test_a_file_in_place_of_a_ledger_is_told_as_one(
+    words: tuple[str, ...], lotwise_: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("notes.txt").write_text("mine", encoding="utf-8")
+    monkeypatch.setenv("LOTWISE_LEDGER", "notes.txt")
+
+    told = lotwise_(*words)
+
+    assert told.code == cli.WRONG_USE
+    assert "is a file, and a ledger is a folder; name another folder with --ledger" in told.err
+    assert "ledger=" not in told.err
+    assert Path("notes.txt").read_text(encoding="utf-8") == "mine"
 
 
 def test_purge_asks_first(lotwise_: Command, monkeypatch: pytest.MonkeyPatch) -> None:

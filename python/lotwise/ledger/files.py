@@ -103,6 +103,8 @@ class Folder:
 
     def make(self) -> None:
         """Create the folder, of mode 0700 and ignored by git. An existing folder is only checked."""
+        if self.path.is_file():
+            raise LedgerUnwritable.is_file(self.path)
         try:
             with _private():
                 self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

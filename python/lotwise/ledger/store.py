@@ -128,7 +128,7 @@ class Ledger:
         """
         path = locate(given)
         folder = Folder(path=path)
-        if not folder.exists and not create:
+        if not folder.exists and not create and not path.is_file():
             raise LedgerNotFound.at(path)
         folder.make()
         folder.check()
