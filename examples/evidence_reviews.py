@@ -64,25 +64,23 @@ def main() -> None:
         inspected_at=pl.lit(datetime.now(UTC)),
     )
     print(lotwise.inspect(verdicts.select(sample.columns), ledger))
-    with pl.Config(tbl_cols=-1, tbl_width_chars=110, fmt_str_lengths=40):
-        print(
-            run.lots()
-            .select(
-                "n_unique",
-                "population",
-                "plan_n",
-                "plan_c",
-                "n_looked",
-                "x_bad",
-                "rate",
-                "low",
-                "high",
-                "upper_one_sided",
-                "decision",
-                "reason",
-            )
-            .transpose(include_header=True)
-        )
+    shown = (
+        "n_unique",
+        "population",
+        "plan_n",
+        "plan_c",
+        "n_looked",
+        "x_bad",
+        "rate",
+        "low",
+        "high",
+        "upper_one_sided",
+        "decision",
+        "reason",
+    )
+    (lot,) = run.lots().select(shown).iter_rows(named=True)
+    for name, value in lot.items():
+        print(f"  {name:16}{round(value, 4) if isinstance(value, float) else value}")
     redraw(truth, int(sample.height))
 
 
