@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -223,7 +224,7 @@ def window(job: Job) -> int:
     """Return how many more shards may be in flight. A stream has one at a time, and answers it before the next."""
     if job.streams:
         return 1
-    most = min(job.options.window or DEFAULT_WINDOW, job.executor.limits.max_in_flight or DEFAULT_WINDOW)
+    most = min(job.options.window or DEFAULT_WINDOW, job.executor.limits.max_in_flight or sys.maxsize)
     return most - len(job.ledger.open_shards(job.run_id, job.job_id))
 
 
