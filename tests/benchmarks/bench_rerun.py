@@ -83,6 +83,7 @@ def pair(frame: pl.DataFrame, folder: Path) -> tuple[float, float, float, float]
         return run
 
     _, wall, spent = timed(first)
+    print(f"peak after plan and intent {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB", flush=True)
     ledger = Ledger.open(folder / "ledger")
     assert ledger.sql("SELECT count(*) FROM request WHERE state = 'submitted'").item() > 0.9 * frame.height * 0.94
     with ledger.connections.session("answer") as connection:
