@@ -148,7 +148,7 @@ WHERE s.id IS NULL
         OR (s.state = 'collected' AND r.settled_usd > coalesce(s.cost_usd, 0) AND s.id NOT IN (
             SELECT a.shard FROM attempt a JOIN shard c ON c.id = a.shard
             LEFT JOIN result x ON x.shard = a.shard AND x.key = a.key
-            WHERE x.cost_usd IS NULL OR x.recorded_at >= c.collected_at))))
+            WHERE x.cost_usd IS NULL OR x.recorded_at > c.collected_at))))
 
 -- name: check_reserved_enough
 -- no shard cost more than was reserved for it
