@@ -100,8 +100,6 @@ class Policy:
         The share of invalid or input-fault answers of one shard above which sending stops; None never stops.
     systemic_floor
         Answered requests that a shard needs before its share means anything.
-    retry_spend
-        What may be spent on attempts of requests that were billed before, as a share of the first pass.
     backoff_s, backoff_cap_s
         The first pause before sending again what was not billed, doubled each time up to the cap.
     hold_uncertain
@@ -112,7 +110,6 @@ class Policy:
     max_resends: int = 20
     systemic_rate: float | None = 0.2
     systemic_floor: int = 20
-    retry_spend: float = 0.1
     backoff_s: float = 15.0
     backoff_cap_s: float = 900.0
     hold_uncertain: bool = False

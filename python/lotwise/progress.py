@@ -12,6 +12,7 @@ import shlex
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -125,7 +126,7 @@ class Lines(Paced):
         print(f"lotwise: {self._said}, {text.duration(self._latest.elapsed_s)}", file=self._out, flush=True)
 
 
-class Live(Paced):
+class Live(Paced, ABC):
     """A picture that is renewed in place, also while nothing but the time changes.
 
     Parameters
@@ -143,9 +144,9 @@ class Live(Paced):
         self._latest: tuple[Snapshot, float] | None = None
         self._left = False
 
+    @abstractmethod
     def draw(self, snapshot: Snapshot, elapsed_s: float, *, last: bool) -> None:
         """Draw where the run stands, over what was drawn before."""
-        raise NotImplementedError
 
     def tell(self, snapshot: Snapshot) -> None:
         with self._drawing:
