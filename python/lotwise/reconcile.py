@@ -202,8 +202,8 @@ def _cancel_surely(job: Job, executor: BatchExecutor, batch_id: str) -> None:
     for pause_s in CANCEL_PAUSES_S:
         try:
             executor.cancel(batch_id)
-        except Unreachable as fault:
-            log.warning("batch %s is not canceled yet: %s", batch_id, fault.code)
+        except (Unreachable, BatchNotFound) as fault:  # a batch that was just made may not be known everywhere yet
+            log.warning("batch %s is not canceled yet: %s", batch_id, type(fault).__name__)
             job.clock.sleep(pause_s)
         else:
             return

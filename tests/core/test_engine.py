@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lotwise import engine
-from lotwise.errors import CreateRejected, CreateUncertain, LedgerInconsistent, Unreachable
+from lotwise.errors import BatchNotFound, CreateRejected, CreateUncertain, LedgerInconsistent, Unreachable
 from lotwise.job import Job, Options
 from lotwise.ledger.verify import verify
 from lotwise.lifecycle import Policy
@@ -457,3 +457,27 @@ def test_keys_stay_the_same_however_the_frame_is_cut(tmp_path: Path) -> None:
     second = bench.begin(iter([whole[:5], whole[5:]]))
 
     assert first.job_id == second.job_id
+
+
+@pytest.mark.parametrize("fault", [Unreachable("503"), BatchNotFound("batch_x")], ids=["unreachable", "not known yet"])
+def test_batch_made_for_a_lost_shard_is_canceled_until_it_is(bench: Bench, fault: Exception) -> None:
+    faults = iter([fault, fault])
+
+    class Slow(ScriptedExecutor):
+        def create(self, shard: Shard, spec: Spec, prepared: str) -> str:
+            (row,) = bench.ledger.all_open_shards()
+            bench.ledger.take(
+                row, owner="another", now=bench.clock.now(), lease_until=bench.clock.now(), gone=row["owner"]
+            )
+            return super().create(shard, spec, prepared)
+
+        def cancel(self, batch_id: str) -> None:
+            for one in faults:
+                raise one
+            super().cancel(batch_id)
+
+    bench.executor = Slow(bench.folder / "provider", clock=bench.clock, duration_s=1_000_000.0)
+
+    engine.send(bench.begin(["a", "b"]))
+
+    assert bench.executor.bill().is_empty()
