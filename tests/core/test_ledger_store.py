@@ -11,12 +11,17 @@ from typing import Any
 import polars as pl
 import pytest
 
+from lotwise.collect import CHUNK
 from lotwise.errors import BudgetTooSmall, ClaimLost, ForkedLedger, LedgerStatementFailed, RunEnded
 from lotwise.job import Job
-from lotwise.ledger.store import Intent
+from lotwise.ledger import requests as request_book
+from lotwise.ledger import results as result_book
+from lotwise.ledger import runs as run_book
+from lotwise.ledger import shards as shard_book
+from lotwise.ledger import waiting
+from lotwise.ledger.shards import Intent
 from lotwise.ledger.verify import verify
 from lotwise.lifecycle import ShardState
-from lotwise.reconcile import CHUNK
 from runs import Bench
 
 ME, OTHER = "test/1/1/owner", "test/1/1/other"
@@ -43,11 +48,12 @@ def _intent(job: Job, **changes: Any) -> Intent:
         spec=job.spec_digest,
         provider="scripted",
         account="scripted",
+        tier="batch",
         purpose="answer",
         owner=ME,
         lease_until=now + timedelta(seconds=60),
         bytes=100,
-        keys=job.ledger.pending(job.run_id)["key"].sort(),
+        keys=request_book.pending(job.ledger, job.run_id)["key"].sort(),
         reserved_usd=Decimal("0.5"),
         budget_usd=Decimal(1),
     )
@@ -66,10 +72,10 @@ def _states(job: Job) -> list[str]:
 def _ended(job: Job) -> Intent:
     """Bring a shard of all pending requests to `ended`."""
     intent = _intent(job)
-    job.ledger.intend(intent, job.clock.now())
+    shard_book.intend(job.ledger, intent, job.clock.now())
     S = ShardState
     for origin, target in ((S.INTENDED, S.CREATING), (S.CREATING, S.SUBMITTED), (S.SUBMITTED, S.ENDED)):
-        job.ledger.move(SHARD, origin, target, owner=ME, now=job.clock.now(), batch_id="b")
+        shard_book.move(job.ledger, SHARD, origin, target, owner=ME, now=job.clock.now(), batch_id="b")
     return intent
 
 
@@ -129,10 +135,10 @@ def test_request_that_is_there_is_not_enrolled_again(bench: Bench, job: Job) -> 
 def test_content_comes_back_as_it_was_in_the_order_asked(bench: Bench) -> None:
     texts = ["", " \t\n", "ünïcödé \U0001f642", "\u2028", '"quoted"', "x" * 100_000, "\x00nul"]
     job = bench.begin(texts)
-    pending = job.ledger.pending(job.run_id).sort("key", descending=True)
+    pending = request_book.pending(job.ledger, job.run_id).sort("key", descending=True)
 
-    assert sorted(job.ledger.contents(pending)["content"]) == sorted(texts)
-    assert job.ledger.contents(pending)["key"].to_list() == pending["key"].to_list()
+    assert sorted(request_book.contents(job.ledger, pending)["content"]) == sorted(texts)
+    assert request_book.contents(job.ledger, pending)["key"].to_list() == pending["key"].to_list()
 
 
 def test_part_that_a_purge_took_is_written_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,14 +156,14 @@ def test_part_that_a_purge_took_is_written_again(bench: Bench, monkeypatch: pyte
     monkeypatch.setattr(parts, "write", write_and_lose_the_first)
     job = bench.begin(["a"])
 
-    assert job.ledger.contents(job.ledger.pending(job.run_id))["content"].to_list() == ["a"]
+    assert request_book.contents(job.ledger, request_book.pending(job.ledger, job.run_id))["content"].to_list() == ["a"]
 
 
 # --- intents ------------------------------------------------------------------------------------------------------
 
 
 def test_intent_claims_reserves_and_tells_all_at_once(job: Job) -> None:
-    job.ledger.intend(_intent(job), job.clock.now())
+    shard_book.intend(job.ledger, _intent(job), job.clock.now())
 
     assert _states(job) == ["submitted"] * 3
     assert _tables(job) == {
@@ -174,23 +180,23 @@ REFUSED_INTENTS: dict[str, tuple[dict[str, Any], type[Exception]]] = {
 
 @pytest.mark.parametrize(("changes", "error"), REFUSED_INTENTS.values(), ids=REFUSED_INTENTS.keys())
 def test_intent_that_is_refused_leaves_nothing(job: Job, changes: dict[str, Any], error: type[Exception]) -> None:
-    pending = job.ledger.pending(job.run_id)["key"]
+    pending = request_book.pending(job.ledger, job.run_id)["key"]
     keys = changes.get("keys", pending)
     changes = {**changes, "keys": pl.concat([pending, pending]) if isinstance(keys, str) else keys}
 
     with pytest.raises(error):
-        job.ledger.intend(_intent(job, **changes), job.clock.now())
+        shard_book.intend(job.ledger, _intent(job, **changes), job.clock.now())
 
     assert _states(job) == ["pending"] * 3
     assert not any(_tables(job).values())
 
 
 def test_second_claim_of_one_request_is_lost_and_rolled_back_whole(job: Job) -> None:
-    keys = job.ledger.pending(job.run_id)["key"].sort()
-    job.ledger.intend(_intent(job, keys=keys[:1]), job.clock.now())
+    keys = request_book.pending(job.ledger, job.run_id)["key"].sort()
+    shard_book.intend(job.ledger, _intent(job, keys=keys[:1]), job.clock.now())
 
     with pytest.raises(ClaimLost) as lost:
-        job.ledger.intend(_intent(job, shard="00000000000000bb", keys=keys), job.clock.now())
+        shard_book.intend(job.ledger, _intent(job, shard="00000000000000bb", keys=keys), job.clock.now())
 
     assert (lost.value.asked, lost.value.got) == (3, 2)
     assert _states(job) == ["submitted", "pending", "pending"]
@@ -198,12 +204,14 @@ def test_second_claim_of_one_request_is_lost_and_rolled_back_whole(job: Job) -> 
 
 
 def test_reservations_of_one_job_add_up(job: Job) -> None:
-    keys = job.ledger.pending(job.run_id)["key"].sort()
-    job.ledger.intend(_intent(job, keys=keys[:1], reserved_usd=Decimal("0.6")), job.clock.now())
+    keys = request_book.pending(job.ledger, job.run_id)["key"].sort()
+    shard_book.intend(job.ledger, _intent(job, keys=keys[:1], reserved_usd=Decimal("0.6")), job.clock.now())
 
     with pytest.raises(BudgetTooSmall) as full:
-        job.ledger.intend(
-            _intent(job, shard="00000000000000bb", keys=keys[1:], reserved_usd=Decimal("0.5")), job.clock.now()
+        shard_book.intend(
+            job.ledger,
+            _intent(job, shard="00000000000000bb", keys=keys[1:], reserved_usd=Decimal("0.5")),
+            job.clock.now(),
         )
 
     assert full.value.committed_usd == Decimal("0.6")
@@ -211,10 +219,10 @@ def test_reservations_of_one_job_add_up(job: Job) -> None:
 
 @pytest.mark.parametrize("state", ["canceled", "stopped"])
 def test_nothing_is_intended_for_a_run_that_was_ended(job: Job, state: str) -> None:
-    job.ledger.end_run(job.run_id, state, "why", job.clock.now())
+    run_book.end(job.ledger, job.run_id, state, "why", job.clock.now())
 
     with pytest.raises(RunEnded):
-        job.ledger.intend(_intent(job), job.clock.now())
+        shard_book.intend(job.ledger, _intent(job), job.clock.now())
 
     assert _states(job) == ["pending"] * 3
 
@@ -223,17 +231,17 @@ def test_nothing_is_intended_for_a_run_that_was_ended(job: Job, state: str) -> N
 
 
 def test_shard_moves_only_from_the_expected_state_and_by_its_owner(job: Job) -> None:
-    job.ledger.intend(_intent(job), job.clock.now())
+    shard_book.intend(job.ledger, _intent(job), job.clock.now())
     now, S = job.clock.now(), ShardState
 
     with pytest.raises(ClaimLost):
-        job.ledger.move(SHARD, S.INTENDED, S.CREATING, owner=OTHER, now=now)
+        shard_book.move(job.ledger, SHARD, S.INTENDED, S.CREATING, owner=OTHER, now=now)
     with pytest.raises(ClaimLost):
-        job.ledger.move(SHARD, S.CREATING, S.SUBMITTED, owner=ME, now=now)
+        shard_book.move(job.ledger, SHARD, S.CREATING, S.SUBMITTED, owner=ME, now=now)
     with pytest.raises(ValueError, match="does not move"):
-        job.ledger.move(SHARD, S.INTENDED, S.COLLECTED, owner=ME, now=now)
+        shard_book.move(job.ledger, SHARD, S.INTENDED, S.COLLECTED, owner=ME, now=now)
 
-    assert job.ledger.shard(SHARD)["state"] == "intended"
+    assert shard_book.row(job.ledger, SHARD)["state"] == "intended"
     assert _tables(job)["event"] == 1
 
 
@@ -251,10 +259,11 @@ LEASES: dict[str, tuple[dict[str, Any], bool]] = {
 @pytest.mark.parametrize(("case", "taken"), LEASES.values(), ids=LEASES.keys())
 def test_lease_is_taken_only_when_free(job: Job, case: dict[str, Any], taken: bool) -> None:
     now = job.clock.now()
-    job.ledger.intend(_intent(job), now)
+    shard_book.intend(job.ledger, _intent(job), now)
     at = now + timedelta(seconds=case.get("now_s", 0))
 
-    got = job.ledger.take(
+    got = shard_book.take(
+        job.ledger,
         {"id": SHARD, "state": case.get("state", "intended")},
         owner=case.get("owner", OTHER),
         now=at,
@@ -265,24 +274,53 @@ def test_lease_is_taken_only_when_free(job: Job, case: dict[str, Any], taken: bo
     assert got is taken
 
 
+def test_run_waits_for_shards_of_other_jobs_that_hold_its_requests_and_for_no_others(bench: Bench, job: Job) -> None:
+    shared, apart = bench.begin(["a", "z"]), bench.begin(["y"])
+    now = job.clock.now()
+    shard_book.intend(job.ledger, _intent(job), now)
+    shard_book.intend(job.ledger, _intent(apart, shard="00000000000000bb"), now)
+
+    def waits_for(one: Job) -> list[str]:
+        return [shard["id"] for shard in shard_book.open_of(one.ledger, one.run_id, one.job_id)]
+
+    assert waits_for(job) == waits_for(shared) == [SHARD]
+    assert waits_for(apart) == ["00000000000000bb"]
+
+
+def test_look_says_what_is_due_and_when_the_next_is(job: Job) -> None:
+    now = job.clock.now()
+    _ended(job)
+    keys = result_book.sent_keys(job.ledger, SHARD)["key"].sort()
+    later = _moves(keys, "pending").with_columns(delay_s=pl.Series([0.0, 60.0, 90.0]))
+    result_book.settle(job.ledger, SHARD, None, pl.DataFrame(), later, now=now, owner=ME, lease_until=UNTIL)
+
+    seen = run_book.look(job.ledger, job.run_id, job.job_id, job.validator_digest, now)
+
+    assert (seen.n_due, seen.next_due_at) == (1, now + timedelta(seconds=60))
+    assert [(one.n, one.next_due_at) for one in seen.waiting] == [(2, now + timedelta(seconds=60))]
+    assert waiting.of(job.ledger, job.run_id, now + timedelta(seconds=90)) == ()
+    assert seen.counts == {"pending": (3, 3)}
+    assert [shard["id"] for shard in seen.shards] == [SHARD]
+
+
 def test_lease_that_was_given_back_is_free(job: Job) -> None:
     now = job.clock.now()
-    job.ledger.intend(_intent(job), now)
-    job.ledger.drop(SHARD, owner=ME)
+    shard_book.intend(job.ledger, _intent(job), now)
+    shard_book.drop(job.ledger, SHARD, owner=ME)
 
-    assert job.ledger.take({"id": SHARD, "state": "intended"}, owner=OTHER, now=now, lease_until=now)
-    assert not job.ledger.renew(SHARD, owner=ME, lease_until=now)
+    assert shard_book.take(job.ledger, {"id": SHARD, "state": "intended"}, owner=OTHER, now=now, lease_until=now)
+    assert not shard_book.renew(job.ledger, SHARD, owner=ME, lease_until=now)
 
 
 @pytest.mark.parametrize("target", [ShardState.LOST, ShardState.REJECTED])
 def test_shard_that_nobody_worked_on_leaves_its_requests_as_they_were(
     bench: Bench, job: Job, target: ShardState
 ) -> None:
-    job.ledger.intend(_intent(job), job.clock.now())
-    job.ledger.move(SHARD, ShardState.INTENDED, ShardState.CREATING, owner=ME, now=job.clock.now())
+    shard_book.intend(job.ledger, _intent(job), job.clock.now())
+    shard_book.move(job.ledger, SHARD, ShardState.INTENDED, ShardState.CREATING, owner=ME, now=job.clock.now())
 
-    count = job.ledger.release(
-        SHARD, ShardState.CREATING, target, owner=ME, now=job.clock.now(), reason="why", due_at=None
+    count = shard_book.release(
+        job.ledger, SHARD, ShardState.CREATING, target, owner=ME, now=job.clock.now(), reason="why", due_at=None
     )
 
     assert count == 3
@@ -290,7 +328,7 @@ def test_shard_that_nobody_worked_on_leaves_its_requests_as_they_were(
     assert job.ledger.sql("SELECT DISTINCT attempts FROM request")["attempts"].to_list() == [0]
     assert _tables(job)["attempt"] == 0
     assert job.ledger.sql("SELECT settled_usd::VARCHAR AS usd FROM reservation")["usd"].to_list() == ["0.000000000"]
-    job.ledger.intend(_intent(job, shard="00000000000000bb"), job.clock.now())
+    shard_book.intend(job.ledger, _intent(job, shard="00000000000000bb"), job.clock.now())
     assert verify(bench.ledger).clean
 
 
@@ -299,8 +337,8 @@ def test_shard_that_nobody_worked_on_leaves_its_requests_as_they_were(
 
 def test_second_delivery_of_a_result_changes_nothing(job: Job) -> None:
     keys = _ended(job).keys
-    first = job.ledger.record(SHARD, _results(keys[:2], raw="first"), NO_STRAYS, job.clock.now())
-    second = job.ledger.record(SHARD, _results(keys, raw="second"), NO_STRAYS, job.clock.now())
+    first = result_book.record(job.ledger, SHARD, _results(keys[:2], raw="first"), NO_STRAYS, job.clock.now())
+    second = result_book.record(job.ledger, SHARD, _results(keys, raw="second"), NO_STRAYS, job.clock.now())
 
     assert (first, second) == (2, 1)
     assert job.ledger.sql("SELECT raw FROM result ORDER BY key")["raw"].to_list() == ["first", "first", "second"]
@@ -308,8 +346,9 @@ def test_second_delivery_of_a_result_changes_nothing(job: Job) -> None:
 
 def test_settling_moves_all_requests_or_none(job: Job) -> None:
     keys = _ended(job).keys
-    job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now())
-    job.ledger.settle(
+    result_book.record(job.ledger, SHARD, _results(keys), NO_STRAYS, job.clock.now())
+    result_book.settle(
+        job.ledger,
         SHARD,
         job.validator_digest,
         _verdicts(keys[:1], [True]),
@@ -320,7 +359,8 @@ def test_settling_moves_all_requests_or_none(job: Job) -> None:
     )
 
     with pytest.raises(ClaimLost):
-        job.ledger.settle(
+        result_book.settle(
+            job.ledger,
             SHARD,
             job.validator_digest,
             _verdicts(keys, [True] * 3),
@@ -332,13 +372,14 @@ def test_settling_moves_all_requests_or_none(job: Job) -> None:
 
     assert _states(job) == ["answered", "submitted", "submitted"]
     assert _tables(job)["validation"] == 1
-    assert job.ledger.sent(SHARD)[1]["key"].sort().to_list() == keys[1:].to_list()
+    assert result_book.sent(job.ledger, SHARD)[1]["key"].sort().to_list() == keys[1:].to_list()
 
 
 def test_collected_shard_settles_its_reservation_at_its_real_cost(job: Job) -> None:
     keys = _ended(job).keys
-    job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now())
-    job.ledger.settle(
+    result_book.record(job.ledger, SHARD, _results(keys), NO_STRAYS, job.clock.now())
+    result_book.settle(
+        job.ledger,
         SHARD,
         job.validator_digest,
         _verdicts(keys, [True] * 3),
@@ -349,17 +390,18 @@ def test_collected_shard_settles_its_reservation_at_its_real_cost(job: Job) -> N
     )
     counts = {"n_results": 3, "n_duplicates": 0, "n_unknown": 0, "n_unreadable": 0}
 
-    job.ledger.finish(SHARD, owner=ME, now=job.clock.now(), counts=counts, validator=job.validator_digest)
+    result_book.finish(job.ledger, SHARD, owner=ME, now=job.clock.now(), counts=counts, validator=job.validator_digest)
 
-    assert job.ledger.shard(SHARD)["cost_usd"] == Decimal("0.3")
+    assert shard_book.row(job.ledger, SHARD)["cost_usd"] == Decimal("0.3")
     assert job.ledger.sql("SELECT settled_usd::VARCHAR AS usd FROM reservation")["usd"].to_list() == ["0.300000000"]
 
 
 def test_cost_that_is_not_known_settles_at_the_upper_bound(job: Job) -> None:
     keys = _ended(job).keys
     unpriced = _results(keys).with_columns(cost_usd=pl.lit(None, pl.Decimal(18, 9)))
-    job.ledger.record(SHARD, unpriced, NO_STRAYS, job.clock.now())
-    job.ledger.settle(
+    result_book.record(job.ledger, SHARD, unpriced, NO_STRAYS, job.clock.now())
+    result_book.settle(
+        job.ledger,
         SHARD,
         job.validator_digest,
         _verdicts(keys, [True] * 3),
@@ -370,9 +412,9 @@ def test_cost_that_is_not_known_settles_at_the_upper_bound(job: Job) -> None:
     )
     counts = {"n_results": 3, "n_duplicates": 0, "n_unknown": 0, "n_unreadable": 0}
 
-    job.ledger.finish(SHARD, owner=ME, now=job.clock.now(), counts=counts, validator=job.validator_digest)
+    result_book.finish(job.ledger, SHARD, owner=ME, now=job.clock.now(), counts=counts, validator=job.validator_digest)
 
-    assert job.ledger.shard(SHARD)["cost_usd"] is None
+    assert shard_book.row(job.ledger, SHARD)["cost_usd"] is None
     assert job.ledger.sql("SELECT settled_usd::VARCHAR AS usd FROM reservation")["usd"].to_list() == ["0.500000000"]
 
 
@@ -384,8 +426,9 @@ INSERT INTO validation SELECT 'late', key, validator, ok, '{"later":1}', code, f
 
 def test_answer_is_the_earliest_valid_one(job: Job) -> None:
     keys = _ended(job).keys
-    job.ledger.record(SHARD, _results(keys[:1]), NO_STRAYS, job.clock.now())
-    job.ledger.settle(
+    result_book.record(job.ledger, SHARD, _results(keys[:1]), NO_STRAYS, job.clock.now())
+    result_book.settle(
+        job.ledger,
         SHARD,
         job.validator_digest,
         _verdicts(keys[:1], [True]),
@@ -397,22 +440,29 @@ def test_answer_is_the_earliest_valid_one(job: Job) -> None:
     with job.ledger.connections.session("a later shard") as connection:
         connection.execute(LATER)
 
-    answers = job.ledger.answers(keys[:1], job.validator_digest)
+    answers = request_book.answers(job.ledger, keys[:1], job.validator_digest)
 
     assert answers.select("state", "value", "reason").row(0) == ("succeeded", "{}", None)
 
 
 def test_answer_of_another_validator_is_not_ours(job: Job) -> None:
     keys = _ended(job).keys
-    job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now())
+    result_book.record(job.ledger, SHARD, _results(keys), NO_STRAYS, job.clock.now())
     verdicts = _verdicts(keys, [True, False, True])
-    job.ledger.settle(
-        SHARD, job.validator_digest, verdicts, _moves(keys), now=job.clock.now(), owner=ME, lease_until=UNTIL
+    result_book.settle(
+        job.ledger,
+        SHARD,
+        job.validator_digest,
+        verdicts,
+        _moves(keys),
+        now=job.clock.now(),
+        owner=ME,
+        lease_until=UNTIL,
     )
 
-    ours = job.ledger.answers(keys, job.validator_digest).sort("key")
-    other = job.ledger.answers(keys, "another").sort("key")
-    absent = job.ledger.answers(pl.Series(["f" * 40]), job.validator_digest)
+    ours = request_book.answers(job.ledger, keys, job.validator_digest).sort("key")
+    other = request_book.answers(job.ledger, keys, "another").sort("key")
+    absent = request_book.answers(job.ledger, pl.Series(["f" * 40]), job.validator_digest)
 
     assert ours["state"].to_list() == ["succeeded", "invalid", "succeeded"]
     assert ours["reason"].to_list() == [None, "empty", None]
@@ -422,8 +472,9 @@ def test_answer_of_another_validator_is_not_ours(job: Job) -> None:
 
 def test_ended_requests_are_reopened_only_when_asked_and_with_the_reason(job: Job) -> None:
     keys = _ended(job).keys
-    job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now())
-    job.ledger.settle(
+    result_book.record(job.ledger, SHARD, _results(keys), NO_STRAYS, job.clock.now())
+    result_book.settle(
+        job.ledger,
         SHARD,
         None,
         pl.DataFrame(schema={"key": pl.String}),
@@ -433,9 +484,9 @@ def test_ended_requests_are_reopened_only_when_asked_and_with_the_reason(job: Jo
         lease_until=UNTIL,
     )
 
-    assert job.ledger.reopen(keys, "refused", "retry=refused") == 0
-    assert job.ledger.reopen(keys[:2], "answered", "retry=invalid") == 2
-    assert job.ledger.pending(job.run_id)["why"].to_list() == ["retry=invalid"] * 2
+    assert request_book.reopen(job.ledger, keys, "refused", "retry=refused") == 0
+    assert request_book.reopen(job.ledger, keys[:2], "answered", "retry=invalid") == 2
+    assert request_book.pending(job.ledger, job.run_id)["why"].to_list() == ["retry=invalid"] * 2
 
 
 # --- what a ledger refuses ----------------------------------------------------------------------------------------
@@ -448,9 +499,9 @@ def test_ledger_is_refused_in_a_fork(bench: Bench, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("lotwise.ledger.store.os.getpid", lambda: parent + 1)
 
     for use in (
-        bench.ledger.runs,
+        lambda: run_book.all_runs(bench.ledger),
         lambda: bench.ledger.sql("SELECT 1"),
-        lambda: bench.ledger.end_run("x", "done", None, bench.clock.now()),
+        lambda: run_book.end(bench.ledger, "x", "done", None, bench.clock.now()),
     ):
         with pytest.raises(ForkedLedger):
             use()
@@ -471,5 +522,27 @@ def test_transaction_of_a_chunk_takes_results_by_the_thousand(job: Job) -> None:
     keys = pl.Series([f"{i:040x}" for i in range(CHUNK)])
     _ended(job)
 
-    assert job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now()) == CHUNK
-    assert job.ledger.record(SHARD, _results(keys), NO_STRAYS, job.clock.now()) == 0
+    assert result_book.record(job.ledger, SHARD, _results(keys), NO_STRAYS, job.clock.now()) == CHUNK
+    assert result_book.record(job.ledger, SHARD, _results(keys), NO_STRAYS, job.clock.now()) == 0
+
+
+def test_shard_that_was_asked_besides_and_never_worked_on_leaves_no_gap_in_the_attempts(job: Job) -> None:
+    now, first, second = job.clock.now(), _intent(job), _intent(job, shard="b" * 16, reserved_usd=Decimal("0.1"))
+    shard_book.intend(job.ledger, first, now)
+    shard_book.move(job.ledger, SHARD, ShardState.INTENDED, ShardState.CREATING, owner=ME, now=now)
+    assert shard_book.ask_twice(job.ledger, SHARD, "deadline") == 3
+    shard_book.intend(job.ledger, second, now)
+
+    shard_book.release(
+        job.ledger,
+        SHARD,
+        ShardState.CREATING,
+        ShardState.LOST,
+        owner=ME,
+        now=now,
+        reason="absent_from_list",
+        due_at=None,
+    )
+
+    assert verify(job.ledger).clean, verify(job.ledger).findings
+    assert job.ledger.sql("SELECT DISTINCT n, shard FROM attempt").rows() == [(1, "b" * 16)]

@@ -13,7 +13,8 @@ from typing import Any
 import polars as pl
 
 from lotwise.ledger import parts
-from lotwise.ledger.store import MANIFEST_STEP, Ledger
+from lotwise.ledger.runs import MANIFEST_STEP
+from lotwise.ledger.store import Ledger
 
 
 def name_lots(
@@ -82,10 +83,20 @@ def drawn(ledger: Ledger, family: str) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def record_draws(ledger: Ledger, draws: pl.DataFrame, sample: pl.DataFrame, now: datetime) -> None:
-    """Write plans down with their samples, all or nothing. A lot that another process has drawn keeps that."""
-    with ledger.transaction("draw") as tx:
-        tx.run("insert_draws", frames={"k": draws}, now=now)
-        tx.run("insert_sample", frames={"k": sample})
+    """Write plans down, each in one transaction with its sample. A lot that another process has drawn keeps that.
+
+    Very many lots take several transactions, so that nobody waits long; what is not written yet can be drawn again.
+    """
+    for step in _steps(draws):
+        with ledger.transaction("draw") as tx:
+            tx.run("insert_draws", frames={"k": step}, now=now)
+            tx.run("insert_sample", frames={"k": sample.join(step.select("lot_id"), on="lot_id", how="semi")})
+
+
+def _steps(draws: pl.DataFrame) -> list[pl.DataFrame]:
+    """Part draws so that each part has about as many sampled answers as one transaction may write."""
+    step = (pl.col("plan_n") + 1).cum_sum() // MANIFEST_STEP
+    return [part.drop("step") for part in draws.with_columns(step=step).partition_by("step", maintain_order=True)]
 
 
 def evidence(ledger: Ledger, ids: list[str]) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:

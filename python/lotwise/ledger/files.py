@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import duckdb
 
+from lotwise import signals
 from lotwise.errors import (
     LedgerDamaged,
     LedgerForeign,
@@ -87,6 +88,8 @@ class Folder:
 
     path: Path
     memory_limit: str = "1GB"
+    read_only: str | None = None
+    """Why it may only be read; None where it may be written."""
     _instance: _Kept = field(default_factory=lambda: _Kept(), repr=False, compare=False)
 
     @property
@@ -118,6 +121,15 @@ class Folder:
             raise LedgerUnwritable.at(self.path, "no permission to write")
         refuse_network_file_system(self.path)
 
+    def unwritable(self) -> str | None:
+        """Say why a ledger that is there cannot be written; None where it can."""
+        for path in (self.path, self.database, self.path / LOCK, self.parts):
+            if path.exists() and not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+                if os.statvfs(path).f_flag & os.ST_RDONLY:
+                    return "its file system is read-only"
+                return "no permission to write" + ("" if path == self.path else f" {path.name}")
+        return None
+
     def check(self) -> None:
         """Refuse a file that is not a DuckDB database, before DuckDB opens it. The file is left as it is.
 
@@ -135,13 +147,26 @@ class Folder:
         """Yield a connection under the sidecar lock, and close it before the lock is given back."""
         if read_only and not self.exists:
             raise LedgerNotFound.at(self.path)
-        with self.alone(purpose), _interruptible(), self._instance.attached(self, read_only=read_only) as connection:
+        with (
+            self.alone(purpose, to_read=read_only),
+            _interruptible(),
+            self._instance.attached(self, read_only=read_only) as connection,
+        ):
             yield connection
 
     @contextlib.contextmanager
-    def alone(self, purpose: str) -> Iterator[None]:
-        """Hold the sidecar lock with no connection open, for work on the files themselves."""
-        with _sidecar(self.path / LOCK, purpose), _private():
+    def alone(self, purpose: str, *, to_read: bool = False) -> Iterator[None]:
+        """Hold the sidecar lock with no connection open, for work on the files themselves.
+
+        Raises
+        ------
+        LedgerUnwritable
+            It may only be read, and this is not `to_read`.
+        """
+        if self.read_only is not None and not to_read:
+            raise LedgerUnwritable.at(self.path, self.read_only)
+        lock = self.path / LOCK
+        with _sidecar(lock, purpose) if self.read_only is None else _sidecar_to_read(lock), _private():
             self.check()
             yield
 
@@ -153,7 +178,11 @@ class Folder:
         """
         if not self.exists:
             raise LedgerNotFound.at(self.path)
-        with self.alone(purpose), _interruptible(), self.connect(self.database, read_only=True) as connection:
+        with (
+            self.alone(purpose, to_read=True),
+            _interruptible(),
+            self.connect(self.database, read_only=True) as connection,
+        ):
             connection.execute("SET enable_external_access = false")
             connection.execute("SET lock_configuration = true")
             yield connection
@@ -210,21 +239,21 @@ def wal_of(database: Path) -> Path:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C be a KeyboardInterrupt, at the end of the block at the latest.
+    """Let Ctrl-C, and SIGTERM where it is heard, be a KeyboardInterrupt, at the end of the block at the latest.
 
     DuckDB makes a RuntimeError of one that comes while a statement runs, and loses one that comes while it looks for
     Python modules, at a connect or a statement's start.
     """
-    ours = threading.current_thread() is threading.main_thread()  # signals come to the main thread alone
-    ours = ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    in_main = threading.current_thread() is threading.main_thread()  # signals come to the main thread alone
+    before = {number: signal.getsignal(number) for number in signals.heard()} if in_main else {}
     came: list[int] = []
 
     def heard(number: int, frame: Any) -> None:
         came.append(number)
-        signal.default_int_handler(number, frame)
+        raise signals.interrupt(number)
 
-    if ours:
-        signal.signal(signal.SIGINT, heard)
+    for number in before:
+        signal.signal(number, heard)
     try:
         yield
     except RuntimeError as error:
@@ -232,10 +261,10 @@ def _interruptible() -> Iterator[None]:
             raise
         came.append(signal.SIGINT)
     finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, hand in before.items():
+            signal.signal(number, hand)
     if came:
-        raise KeyboardInterrupt
+        raise signals.interrupt(came[0])
 
 
 _in_process = threading.Lock()  # flock belongs to the open file, so threads need a lock of their own in front
@@ -244,22 +273,45 @@ _holder = threading.local()
 
 @contextlib.contextmanager
 def _sidecar(path: Path, purpose: str) -> Iterator[None]:
+    with _one_a_process():
+        try:
+            with _private():
+                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LedgerUnwritable.at(path.parent, error.strerror or "no permission") from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()} {purpose}\n".encode(), 0)
+            yield
+        finally:
+            os.close(handle)  # gives the lock back too
+
+
+@contextlib.contextmanager
+def _sidecar_to_read(path: Path) -> Iterator[None]:
+    """Keep writers out as far as somebody can who may only read. Where the lock cannot be opened, DuckDB's own does."""
+    with _one_a_process():
+        handle: int | None = None
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if handle is not None:
+                fcntl.flock(handle, fcntl.LOCK_SH)
+            yield
+        finally:
+            if handle is not None:
+                os.close(handle)
+
+
+@contextlib.contextmanager
+def _one_a_process() -> Iterator[None]:
     if getattr(_holder, "busy", False):
         raise RuntimeError("a ledger transaction was opened inside another one of the same thread")
     with _in_process:
         _holder.busy = True
         try:
-            with _private():
-                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX)
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, f"{os.getpid()} {purpose}\n".encode(), 0)
-                yield
-            finally:
-                os.close(handle)  # gives the lock back too
-        except PermissionError as error:
-            raise LedgerUnwritable.at(path.parent, error.strerror or "no permission") from None
+            yield
         finally:
             _holder.busy = False
 

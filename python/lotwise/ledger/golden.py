@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from lotwise.canary import Canary, Quality, Verdict
+from lotwise.ledger import requests as request_book
 from lotwise.ledger.store import Ledger
 
 
@@ -55,7 +56,7 @@ def ask(ledger: Ledger, canary: Canary, spec: Mapping[str, Any], asks: pl.DataFr
     asks
         `key`, `content`, `content_bytes`, `row`, `round`.
     """
-    ledger.enroll(str(spec["digest"]), asks.select("key", "content", "content_bytes"), now)
+    request_book.enroll(ledger, str(spec["digest"]), asks.select("key", "content", "content_bytes"), now)
     with ledger.transaction("golden asks") as tx:
         tx.run("insert_spec", **spec, now=now)
         tx.run(
@@ -72,15 +73,18 @@ def next_rounds(ledger: Ledger, canary: Canary) -> pl.DataFrame:
         return tx.frame("next_rounds", spec=canary.spec, set_digest=canary.subject)
 
 
-def pending(ledger: Ledger, canary: Canary) -> pl.DataFrame:
-    """Return the golden rows of a set that wait to be asked, as `Ledger.pending` does."""
+def pending(ledger: Ledger, canary: Canary, *, first: bool = False) -> pl.DataFrame:
+    """Return the golden rows of a set that wait to be asked, as `Ledger.pending` does.
+
+    With `first`, those alone that go before the gate: gates that differ in the threshold share a set's askings.
+    """
     with ledger.reading("pending golden rows") as tx:
-        return tx.frame("pending_golden", spec=canary.spec, set_digest=canary.subject)
+        return tx.frame("pending_golden", spec=canary.spec, set_digest=canary.subject, first=first)
 
 
 def results(ledger: Ledger, canary: Canary, validator: str, known: pl.Series) -> pl.DataFrame:
     """Return the set's askings but for the known keys: `key`, `row`, `round`, `state`, and of the first charged answer
-    `shard`, `intended_at`, `code`, `ok`, `value`."""
+    `shard`, `intended_at`, `code`, `ok`, `value`, `fault`."""
     with ledger.reading("golden results") as tx:
         return tx.frame(
             "golden_results",
@@ -150,7 +154,7 @@ def notices(ledger: Ledger, job: str) -> list[dict[str, Any]]:
         return tx.records("notices", job=job)
 
 
-def n_sent(ledger: Ledger, run: str) -> int:
-    """Return how many golden rows a run's own shards asked."""
+def n_sent(ledger: Ledger, run: str, *, unsent: str) -> int:
+    """Return how many golden rows a run's own shards asked; `unsent` is the detail of a call that never left."""
     with ledger.reading("golden sent") as tx:
-        return int(tx.rows("golden_sent", run=run)[0][0])
+        return int(tx.rows("golden_sent", run=run, unsent=unsent)[0][0])

@@ -47,6 +47,11 @@ VALUES: dict[str, dict[str, str]] = {
 }
 """What a purge of values puts in place of the columns that hold parsed answers and the user's own text."""
 
+_STILL_ASKED = """(key NOT IN (SELECT key FROM borrowed) OR key IN (
+    SELECT m.key FROM manifest m JOIN run ON run.id = m.run
+    ANTI JOIN borrowed b ON b.key = m.key AND b.validator = run.validator))"""
+"""Leaves out requests that no run will send: each that expects one took over a compatible answer to it."""
+
 EMPTIED = frozenset({"part"})
 """Tables that a purge leaves empty."""
 
@@ -138,7 +143,7 @@ def purge(ledger: Ledger, *, values: bool = False, force: bool = False, now: dat
 
 
 def _refuse_if_needed(old: Any, *, force: bool) -> None:
-    pending = _count(old, "request WHERE state = 'pending'")
+    pending = _count(old, f"request WHERE state = 'pending' AND {_STILL_ASKED}")
     submitted = _count(old, "request WHERE state = 'submitted'")
     unsettled = _count(old, "result JOIN request r ON r.key = result.key AND r.live_shard = result.shard")
     if unsettled or (not force and (pending or submitted)):

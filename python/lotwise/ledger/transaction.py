@@ -6,7 +6,6 @@ failing one reports its name, never its parameters: they hold row content.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
@@ -17,14 +16,15 @@ import polars as pl
 
 from lotwise.errors import LedgerDamaged, LedgerDiskFull, LedgerStatementFailed
 
-_PARAMETER = re.compile(r"\$([a-z_]+)")
+_parsed: dict[str, duckdb.Statement] = {}
+"""Statements by name, parsed on first use: it is a good part of what a small one costs. They need no connection."""
 
 
 @cache
 def queries() -> dict[str, str]:
     """Return every named statement."""
     found: dict[str, str] = {}
-    for file in ("queries.sql", "evidence.sql", "golden.sql", "checks.sql"):
+    for file in ("queries.sql", "retries.sql", "evidence.sql", "golden.sql", "borrowed.sql", "checks.sql"):
         text = resources.files("lotwise.ledger").joinpath("sql", file).read_text(encoding="utf-8")
         for block in text.split("-- name: ")[1:]:
             name, body = block.split("\n", 1)
@@ -58,10 +58,10 @@ class Transaction:
         self, name: str, /, *, frames: Mapping[str, pl.DataFrame] | None = None, **params: object
     ) -> pl.DataFrame:
         """Run a statement and return its rows as a Polars frame."""
-        sql, used = self._bind(name, params)
+        statement, used = self._bind(name, params)
         with _Registered(self._connection, frames or {}):
             try:
-                result: pl.DataFrame = self._connection.sql(sql, params=used).pl()
+                result: pl.DataFrame = self._connection.sql(statement, params=used).pl()
                 return result
             except (duckdb.Error, RuntimeError) as error:
                 fault = self._translate(name, error)
@@ -100,17 +100,20 @@ class Transaction:
             raise self._translate(table, error) from None
 
     def _execute(self, name: str, frames: Mapping[str, pl.DataFrame] | None, params: Mapping[str, object]) -> Any:
-        sql, used = self._bind(name, params)
+        statement, used = self._bind(name, params)
         with _Registered(self._connection, frames or {}):
             try:
-                return self._connection.execute(sql, used)
+                return self._connection.execute(statement, used)
             except (duckdb.Error, RuntimeError) as error:
                 fault = self._translate(name, error)
             raise fault  # outside, so that DuckDB's own error, which may quote content, is not in its chain
 
-    def _bind(self, name: str, params: Mapping[str, object]) -> tuple[str, dict[str, object]]:
-        sql = queries()[name]
-        return sql, {used: params[used] for used in set(_PARAMETER.findall(sql))}
+    def _bind(self, name: str, params: Mapping[str, object]) -> tuple[duckdb.Statement, dict[str, object]]:
+        statement = _parsed.get(name)
+        if statement is None:
+            (statement,) = self._connection.extract_statements(queries()[name])
+            _parsed[name] = statement
+        return statement, {used: params[used] for used in statement.named_parameters}
 
     def _translate(self, name: str, error: BaseException) -> BaseException:
         text = str(error)

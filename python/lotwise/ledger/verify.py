@@ -14,7 +14,7 @@ from hashlib import sha256
 import polars as pl
 
 from lotwise.errors import LedgerDamaged, LedgerStatementFailed
-from lotwise.key import KEY_VERSION, keys, spec_from_json, spec_json
+from lotwise.key import KEY_VERSION, keys, spec_digest, spec_from_json, spec_json
 from lotwise.ledger import parts
 from lotwise.ledger.store import Ledger
 from lotwise.ledger.transaction import queries
@@ -48,6 +48,7 @@ CHECKS: dict[str, str] = {
     "answered": "request",
     "validation_results": "validation",
     "validation_values": "validation",
+    "borrowed": "borrowed",
     "reservations": "reservation",
     "reserved_enough": "reservation",
     "manifests": "run",
@@ -62,6 +63,8 @@ CHECKS: dict[str, str] = {
     "golden_asks": "golden_ask",
     "gates": "gate",
     "shard_quality": "shard_quality",
+    "orphans": "orphan",
+    "given_up": "given_up",
 }
 """The checks that are one statement each (`check_<name>` in sql/checks.sql), and the table whose rows each looks at."""
 
@@ -207,13 +210,19 @@ def _bad_specs(ledger: Ledger) -> tuple[int, list[str]]:
     for digest, model, body, version in stored.iter_rows():
         if '"purged":' in body and "values_purged_at" in purged:
             continue  # its text is gone by request; the digest cannot be made anew
-        whole = sha256(body.encode()).hexdigest() == digest
-        if whole and version == KEY_VERSION:
-            spec = spec_from_json(body)
-            whole = spec_json(spec) == body and spec.model_name == model
-        if not whole:
+        ours = version == KEY_VERSION
+        if not (_is_spec(body, digest, model) if ours else sha256(body.encode()).hexdigest() == digest):
             bad.append(digest)
     return stored.height, bad
+
+
+def _is_spec(body: str, digest: str, model: str) -> bool:
+    """Say whether a text is the spec of a digest, as it was written down."""
+    try:
+        spec = spec_from_json(body)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False  # it was written by nothing of ours
+    return spec_json(spec) == body and spec.model_name == model and spec_digest(spec) == digest
 
 
 @dataclass(frozen=True, kw_only=True)

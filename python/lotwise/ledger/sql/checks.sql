@@ -35,11 +35,12 @@ WHERE (r.state = 'submitted') <> (r.live_shard IS NOT NULL)
    OR (r.live_shard IS NOT NULL AND (s.id IS NULL OR s.state IN ('collected', 'rejected', 'lost')))
 
 -- name: check_live_attempt
--- a submitted request has one attempt in its live shard, its latest
+-- a submitted request has one attempt in its live shard, its latest but for those of batches that came late
 SELECT r.key AS id FROM request r
 LEFT JOIN (SELECT key, shard, count(*) AS times, max(n) AS n FROM attempt GROUP BY key, shard) a
     ON a.key = r.key AND a.shard = r.live_shard
-WHERE r.live_shard IS NOT NULL AND (a.times IS NULL OR a.times <> 1 OR a.n <> r.attempts)
+LEFT JOIN (SELECT key, max(n) AS n FROM attempt WHERE why <> 'given_up' GROUP BY key) latest ON latest.key = r.key
+WHERE r.live_shard IS NOT NULL AND (a.times IS NULL OR a.times <> 1 OR a.n IS DISTINCT FROM latest.n)
 
 -- name: check_attempt_numbers
 -- the attempts of a request are numbered from 1 to its count, without gaps
@@ -109,10 +110,20 @@ WHERE (r.state = 'answered' AND r.key NOT IN (
    OR (r.state = 'refused' AND r.key NOT IN (SELECT key FROM result WHERE code = 'refused'))
 
 -- name: check_validation_results
--- each verdict is on a stored result, once a validator
+-- each verdict is on a stored result, its own or one that was taken over, once a validator
 SELECT DISTINCT v.key AS id FROM validation v ANTI JOIN result r ON r.shard = v.shard AND r.key = v.key
+ANTI JOIN borrowed b ON b.shard = v.shard AND b.key = v.key AND b.validator = v.validator
 UNION
 SELECT key FROM validation GROUP BY shard, key, validator HAVING count(*) > 1
+
+-- name: check_borrowed
+-- what was taken over is a stored good answer to another request, taken once for a validator, which found it valid
+SELECT b.key AS id FROM borrowed b
+LEFT JOIN result r ON r.shard = b.shard AND r.key = b.of_key
+LEFT JOIN validation v ON v.shard = b.shard AND v.key = b.key AND v.validator = b.validator AND v.ok
+WHERE r.key IS NULL OR r.code <> 'ok' OR v.key IS NULL OR b.of_key = b.key
+UNION
+SELECT key FROM borrowed GROUP BY key, validator HAVING count(*) > 1
 
 -- name: check_validation_values
 -- a valid answer has a value unless it was purged, an invalid one a code and no value
@@ -134,15 +145,17 @@ WHERE s.id IS NULL OR e.shard IS NULL OR e.from_state <> e.before OR NOT e.is_le
    OR (e.is_last AND e.to_state <> s.state)
 
 -- name: check_reservations
--- each shard that may cost money has one reservation, settled exactly when the shard is closed, at what it cost
--- (at more where some attempts may have been charged unseen)
+-- each shard that may cost money has one reservation, settled exactly when it can cost no more, at what it cost
+-- (at more where some attempts may have been charged unseen; one that was given up can cost while a batch of it may come)
 SELECT DISTINCT coalesce(s.id, r.shard) AS id
 FROM shard s FULL JOIN (SELECT *, count(*) OVER (PARTITION BY shard) AS times FROM reservation) r ON r.shard = s.id
 WHERE s.id IS NULL
    OR (r.shard IS NULL AND s.reserved_usd IS NOT NULL)
    OR (r.shard IS NOT NULL AND (
         r.times <> 1 OR r.job <> s.job OR r.reserved_usd IS DISTINCT FROM s.reserved_usd
-        OR (s.state IN ('collected', 'rejected', 'lost')) <> (r.settled_usd IS NOT NULL)
+        OR (s.state IN ('collected', 'rejected', 'lost') AND s.id NOT IN (
+            SELECT o.shard FROM orphan o JOIN shard l ON l.id = o.shard
+            WHERE l.state = 'lost' AND o.state IN ('watched', 'sought', 'found'))) <> (r.settled_usd IS NOT NULL)
         OR (s.state IN ('rejected', 'lost') AND r.settled_usd <> 0)
         OR (s.state = 'collected' AND r.settled_usd < coalesce(s.cost_usd, 0))
         OR (s.state = 'collected' AND r.settled_usd > coalesce(s.cost_usd, 0) AND s.id NOT IN (
@@ -241,6 +254,21 @@ SELECT golden FROM golden_ask a WHERE NOT EXISTS (
 SELECT run AS id FROM gate
 WHERE state NOT IN ('passed', 'failed') OR agreed > n OR coalesce(n_invalid, 0) > coalesce(n_frame, 0)
    OR (state = 'passed' AND agreed < threshold * n - 1e-9)
+
+-- name: check_orphans
+-- each batch that was made for a shard after it was given up belongs to a shard, has a state, is known once found, and
+-- is its shard's once that is open again
+SELECT o.shard AS id FROM orphan o LEFT JOIN shard s ON s.id = o.shard
+WHERE s.id IS NULL OR s.job <> o.job
+   OR o.state NOT IN ('watched', 'sought', 'found', 'reopened', 'canceled', 'adopted', 'absent', 'uncanceled')
+   OR (o.state IN ('found', 'reopened', 'canceled', 'uncanceled') AND o.batch_id IS NULL)
+   OR (o.state = 'reopened' AND o.batch_id IS DISTINCT FROM s.batch_id)
+
+-- name: check_given_up
+-- what a shard held when it was given up is kept while it is so: as many requests as it had, none with an attempt in it
+SELECT g.shard AS id FROM (SELECT shard, count(DISTINCT key) AS keys, count(*) AS n FROM given_up GROUP BY shard) g
+LEFT JOIN shard s ON s.id = g.shard
+WHERE s.id IS NULL OR s.state <> 'lost' OR g.keys <> s.n_requests OR g.n <> s.n_requests
 
 -- name: check_shard_quality
 -- what was counted of a shard is no more than it brought

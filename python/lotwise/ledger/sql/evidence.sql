@@ -23,9 +23,12 @@ SELECT id, family, scheme, run FROM lot
 WITH member AS (
     SELECT NULL::VARCHAR AS label, key, multiplicity FROM manifest WHERE $scheme = 'run' AND run = $run
     UNION ALL
-    -- The shard that a request was first sent in. A shard that nobody worked on leaves no attempt behind.
-    SELECT a.shard, m.key, m.multiplicity FROM manifest m JOIN attempt a ON a.key = m.key AND a.n = 1
-    WHERE $scheme = 'shard' AND m.run = $run
+    -- The shard that a request was first sent in. A shard that nobody worked on leaves no attempt behind. What was taken
+    -- over from a compatible request belongs where that was answered.
+    SELECT coalesce(b.shard, a.shard), m.key, m.multiplicity
+    FROM manifest m LEFT JOIN attempt a ON a.key = m.key AND a.n = 1
+    LEFT JOIN (SELECT key, shard FROM borrowed WHERE validator = $validator) b ON b.key = m.key
+    WHERE $scheme = 'shard' AND m.run = $run AND coalesce(b.shard, a.shard) IS NOT NULL
     UNION ALL
     SELECT l.label, m.key, m.multiplicity FROM lot_member m JOIN lot l ON l.id = m.lot
     WHERE $scheme = 'by' AND l.family = $family
@@ -34,15 +37,18 @@ SELECT m.label, m.key, m.multiplicity::INTEGER AS multiplicity, v.shard AS strat
        v.key IS NULL AND coalesce(r.state IN ('pending', 'submitted'), true) AS is_open
 FROM member m LEFT JOIN request r USING (key)
 LEFT JOIN (
-    SELECT v.key, arg_min(v.shard, res.seq) AS shard
-    FROM validation v JOIN result res ON res.shard = v.shard AND res.key = v.key
+    SELECT v.key, arg_min(v.shard, coalesce(res.seq, 0)) AS shard
+    FROM validation v LEFT JOIN result res ON res.shard = v.shard AND res.key = v.key
     WHERE v.validator = $validator AND v.ok GROUP BY v.key
 ) v ON v.key = m.key
 
 -- name: first_shards
 -- The shard that each request of a run was first sent in.
-SELECT m.key, a.shard FROM (SELECT DISTINCT key FROM manifest WHERE run = $run) m
-JOIN attempt a ON a.key = m.key AND a.n = 1
+SELECT m.key, coalesce(b.shard, a.shard) AS shard FROM (SELECT DISTINCT key FROM manifest WHERE run = $run) m
+LEFT JOIN attempt a ON a.key = m.key AND a.n = 1
+LEFT JOIN (SELECT b.key, b.shard FROM borrowed b JOIN run ON run.validator = b.validator WHERE run.id = $run) b
+    ON b.key = m.key
+WHERE coalesce(b.shard, a.shard) IS NOT NULL
 
 -- name: draws
 -- The latest draw of each lot of a family.
@@ -94,8 +100,8 @@ WHERE (l.scheme = 'by' AND EXISTS (SELECT 1 FROM lot_member m WHERE m.lot = l.id
 
 -- name: answers_of_keys
 -- Each key's earliest answer that is valid under a validator.
-SELECT v.key, arg_min(v.value, res.seq) AS value
-FROM validation v SEMI JOIN k ON k.key = v.key JOIN result res ON res.shard = v.shard AND res.key = v.key
+SELECT v.key, arg_min(v.value, coalesce(res.seq, 0)) AS value
+FROM validation v SEMI JOIN k ON k.key = v.key LEFT JOIN result res ON res.shard = v.shard AND res.key = v.key
 WHERE v.validator = $validator AND v.ok GROUP BY v.key
 
 -- name: parts_of_keys

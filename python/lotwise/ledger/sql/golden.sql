@@ -33,7 +33,8 @@ WHERE g.set_digest = $set_digest GROUP BY g.key ORDER BY round, row
 -- Golden rows of a set that wait to be asked, in the columns of `pending`.
 SELECT r.key, coalesce(r.part, '') AS part, r.content_bytes, r.due_at, r.faults, r.variant, r.why, true AS golden
 FROM golden_ask a JOIN request r USING (key)
-WHERE a.spec = $spec AND a.set_digest = $set_digest AND r.state = 'pending' ORDER BY a.round, a.golden
+WHERE a.spec = $spec AND a.set_digest = $set_digest AND r.state = 'pending' AND (a.round = 0 OR NOT $first)
+ORDER BY a.round, a.golden
 
 -- name: golden_results
 -- Every asking of a set that this process does not know yet: its state, and its first charged answer under a validator.
@@ -45,13 +46,16 @@ WITH ask AS (
     WHERE key IN (SELECT key FROM ask) AND code IN ('ok', 'refused', 'truncated', 'needs_continuation', 'bad_request')
     GROUP BY key
 )
-SELECT a.key, a.golden AS row, a.round, r.state, f.shard, s.intended_at, f.code, v.ok, v.value
+SELECT a.key, a.golden AS row, a.round, r.state, f.shard, s.intended_at, f.code, v.ok, v.value, v.code AS fault
 FROM ask a JOIN request r ON r.key = a.key LEFT JOIN first f ON f.key = a.key LEFT JOIN shard s ON s.id = f.shard
 LEFT JOIN validation v ON v.shard = f.shard AND v.key = a.key AND v.validator = $validator
 
 -- name: canary_results
 -- The same of a run's frame rows that belong to its canary.
-WITH member AS (SELECT key FROM manifest WHERE run = $run ORDER BY key LIMIT $n_frame), first AS (
+WITH member AS (
+    SELECT key FROM manifest m ANTI JOIN (SELECT key FROM borrowed WHERE validator = $validator) b USING (key)
+    WHERE m.run = $run ORDER BY key LIMIT $n_frame
+), first AS (
     SELECT key, arg_min(shard, seq) AS shard, arg_min(code, seq) AS code FROM result
     WHERE key IN (SELECT key FROM member) AND code IN ('ok', 'refused', 'truncated', 'needs_continuation', 'bad_request')
     GROUP BY key
@@ -103,6 +107,9 @@ WHERE NOT EXISTS (SELECT 1 FROM notice n WHERE n.job = $job AND n.kind = $kind A
 SELECT * FROM notice WHERE job = $job ORDER BY recorded_at, rowid
 
 -- name: golden_sent
--- Golden rows that a run's own shards asked.
+-- Golden rows that a run's own shards asked; of a synchronous one those whose call came to anything.
 SELECT count(*) FROM attempt a JOIN shard s ON s.id = a.shard
-WHERE a.purpose = 'golden' AND s.run = $run AND s.state NOT IN ('planned', 'intended', 'lost', 'rejected')
+LEFT JOIN result x ON x.shard = a.shard AND x.key = a.key
+WHERE a.purpose = 'golden' AND s.run = $run AND CASE WHEN s.tier = 'interactive'
+    THEN x.key IS NOT NULL AND x.detail IS DISTINCT FROM $unsent
+    ELSE s.state NOT IN ('planned', 'intended', 'lost', 'rejected') END
