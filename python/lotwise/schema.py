@@ -112,10 +112,7 @@ class Schema:
             if any(map(_is_dtype, schema.values())):
                 return cls._of_dtypes(schema)
             return cls._of_json_schema(schema)
-        name = schema.__name__ if isinstance(schema, type) else f"a {type(schema).__name__}"
-        raise UntranslatableSchema.at(
-            "", f"{name} is no schema; give a Pydantic model class, a JSON Schema dict, dtypes by name, or None"
-        )
+        raise UntranslatableSchema.at("", _no_schema(schema))
 
     @classmethod
     def _of_model(cls, model: type[BaseModel]) -> Schema:
@@ -304,6 +301,19 @@ def _bounds(dtype: pl.DataType) -> tuple[int, int]:
     """Give the least and the greatest integer of a dtype."""
     bits = int(str(dtype).removeprefix("U").removeprefix("Int"))
     return (0, 2**bits - 1) if dtype.is_unsigned_integer() else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def _no_schema(given: object) -> str:
+    """Say why it is none, and what would be."""
+    if typing.get_origin(given) is not None:
+        name, is_field = str(given), True
+    elif isinstance(given, type):
+        name, is_field = given.__name__, given in _PYTHON
+    else:
+        name, is_field = f"a {type(given).__name__}", False
+    if is_field:
+        return f'{name} is the type of one field; name the field, as in {{"{TEXT_COLUMN}": {name}}}'
+    return f"{name} is no schema; give a Pydantic model class, a JSON Schema dict, dtypes by name, or None"
 
 
 def _is_dtype(given: object) -> bool:

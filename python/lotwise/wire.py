@@ -30,7 +30,19 @@ _FORMATTED: dict[object, pl.DataType] = {
     "date-time": DATETIME,
     "time": pl.Time(),
 }
+_TYPES: dict[type, set[str]] = {
+    str: {"string"},
+    int: {"integer", "number"},
+    float: {"number"},
+    bool: {"boolean"},
+    type(None): {"null"},
+}
 _SHAPES = frozenset({"string", "integer", "number", "boolean", "object", "array"})
+_READ = (
+    *("type", "enum", "const", "format", "additionalProperties", "items", "prefixItems", "minItems", "maxItems"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "anyOf", "oneOf", "allOf", "$ref"),
+)
+"""Words that say what is sent, besides `properties` and `required`."""
 _UNSAYABLE = ("patternProperties", "unevaluatedProperties", "dependentSchemas", "$dynamicRef", "$recursiveRef")
 
 
@@ -87,19 +99,23 @@ class Reader:
             ref = schema["$ref"]
             if ref in seen:
                 raise UntranslatableSchema.at(path, f"it contains itself through {ref}; give it a fixed depth")
-            return self.node(self._target(ref, path) | without(schema, "$ref"), path, (*seen, ref))
+            return self.node(_as_one(self._target(ref, path), without(schema, "$ref"), path), path, (*seen, ref))
         for word in _UNSAYABLE:
             if schema.get(word) not in (None, False):
                 raise UntranslatableSchema.at(path, f"{word} has no columns; name the properties")
         if "allOf" in schema:
             if len(schema["allOf"]) != 1:
                 raise UntranslatableSchema.at(path, "allOf of several schemas; write them as one")
-            return self.node({**schema["allOf"][0], **without(schema, "allOf")}, path, seen)
+            return self.node(_as_one(schema["allOf"][0], without(schema, "allOf"), path), path, seen)
         for word in ("anyOf", "oneOf"):
             if word in schema:
                 return self._union(schema, word, path, seen)
         if "const" in schema:
-            schema = {**without(schema, "const"), "enum": [schema["const"]]}
+            allowed = [each for each in schema.get("enum", [schema["const"]]) if each == schema["const"]]
+            schema = {**without(schema, "const"), "enum": allowed}
+        no_object = "enum" in schema or not _may_be("object", schema.get("type"))
+        if schema.get("properties") and no_object:
+            raise UntranslatableSchema.at(path, "it has properties, and is no object")
         if "enum" in schema:
             return self._enum(schema, path)
         kind = schema.get("type", "object" if "properties" in schema else "array" if "items" in schema else None)
@@ -121,6 +137,8 @@ class Reader:
         found: Any = self.document
         if not ref.startswith("#"):
             raise UntranslatableSchema.at(path, f"a reference to another document, {ref}; write it out")
+        if ref[1:2] not in ("", "/"):
+            raise UntranslatableSchema.at(path, f"a reference to an anchor, {ref}; write its path, as in #/$defs/name")
         for part in ref[1:].split("/")[1:]:
             part = part.replace("~1", "/").replace("~0", "~")
             found = found.get(part) if isinstance(found, Mapping) else None
@@ -129,17 +147,23 @@ class Reader:
         return dict(found)
 
     def _union(self, schema: Mapping[str, Any], word: str, path: str, seen: tuple[str, ...]) -> Node:
-        branches = [each for each in schema[word] if not (isinstance(each, Mapping) and each.get("type") == "null")]
+        branches = [each for each in schema[word] if not _is_null(each)]
         if len(branches) != 1:
             reason = "a union of several types; choose one, or give each a property of its own"
             raise UntranslatableSchema.at(path, reason if branches else "it can only be null")
-        if not isinstance(branches[0], Mapping):
-            raise UntranslatableSchema.at(path, "it allows any value; give it a type")
-        node = self.node({**branches[0], **without(schema, word)}, path, seen)
-        return _nullable(node) if len(branches) < len(schema[word]) else node
+        beside = without(schema, word)
+        node = self.node(_as_one(branches[0], beside, path), path, seen)
+        n_null = len(schema[word]) - 1
+        if word == "oneOf" and n_null + node.nullable > 1:
+            raise UntranslatableSchema.at(path, "null is in two parts of oneOf, which lets in what only one allows")
+        return _nullable(node) if n_null and _takes_null(beside) else node
 
     def _enum(self, schema: Mapping[str, Any], path: str) -> Node:
-        values = [value for value in schema["enum"] if value is not None]
+        fitting = [value for value in schema["enum"] if _is_of_type(value, schema.get("type"))]
+        values = [value for value in fitting if value is not None]
+        if not values:
+            reason = "it can only be null" if fitting else "none of its allowed values is of its type"
+            raise UntranslatableSchema.at(path, reason)
         kinds = {type(value) for value in values}
         if kinds == {int, float}:
             kinds = {float}
@@ -151,7 +175,7 @@ class Reader:
         allowed = list(dict.fromkeys(values))
         wire = _described(schema, {"type": said, "enum": allowed})
         node = Node(wire=wire, dtype=pl.Enum(allowed) if kind is str else _SCALARS[kind], nullable=False)
-        return _nullable(node) if None in schema["enum"] else node
+        return _nullable(node) if None in fitting else node
 
     def _leaf(self, schema: Mapping[str, Any], kind: str) -> Node:
         wire: dict[str, Any] = {"type": kind}
@@ -210,6 +234,65 @@ class Reader:
         optionals = None if first.optionals is None else Optionals(items=first.optionals)
         wire = _described(schema, {"type": "array", "items": first.wire})
         return Node(wire=wire, dtype=dtype, nullable=False, optionals=optionals)
+
+
+def clash(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """Say why two schemas that both hold cannot be written as one; None where `merged` does."""
+    for word in _READ:
+        if word in one and word in other and one[word] != other[word]:
+            return f"{word} is said twice, and differently; write both as one schema"
+    here, there = one.get("properties", {}), other.get("properties", {})
+    if twice := [name for name in here if name in there and here[name] != there[name]]:
+        return f"{twice[0]} is described twice, and differently; write both as one schema"
+    for closed, more in ((one, {*there} - {*here}), (other, {*here} - {*there})):
+        if closed.get("additionalProperties") is False and more:
+            return f"a closed object, which refuses {', '.join(sorted(more))}; write both as one schema"
+    return None
+
+
+def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Write two schemas that both hold, and do not clash, as one; of what only describes or checks, `other` stands."""
+    made = {**one, **other}
+    if "properties" in one and "properties" in other:
+        made["properties"] = {**one["properties"], **other["properties"]}
+    if "required" in one and "required" in other:
+        made["required"] = list(dict.fromkeys([*one["required"], *other["required"]]))
+    return made
+
+
+def _as_one(part: object, beside: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Merge a part (the target of a reference, the one schema of an allOf or anyOf) with the words beside it."""
+    if not isinstance(part, Mapping):
+        raise UntranslatableSchema.at(path, "it allows any value; give it a type")
+    if reason := clash(part, beside):
+        raise UntranslatableSchema.at(path, reason)
+    return merged(part, beside)
+
+
+def _is_null(schema: object) -> bool:
+    """Tell a schema that allows null and nothing else, however that is written."""
+    if not isinstance(schema, Mapping):
+        return False
+    return schema.get("type") in ("null", ["null"]) or schema.get("enum") == [None] or schema.get("const", "") is None
+
+
+def _takes_null(schema: Mapping[str, Any]) -> bool:
+    """Tell whether words that stand beside a union with null allow null, too."""
+    if not _may_be("null", schema.get("type")) or schema.get("const") is not None:
+        return False
+    if None not in schema.get("enum", [None]):
+        return False
+    return all(any(_is_null(each) for each in schema[word]) for word in ("anyOf", "oneOf") if word in schema)
+
+
+def _is_of_type(value: object, kinds: str | list[str] | None) -> bool:
+    """Tell whether an allowed value is of one of JSON Schema's types; None for any."""
+    own = _TYPES.get(type(value), set()) | ({"integer"} if isinstance(value, float) and value.is_integer() else set())
+    return kinds is None or any(_may_be(kind, kinds) for kind in own)
+
+
+def _may_be(kind: str, kinds: str | list[str] | None) -> bool:
+    return kinds is None or kind in ([kinds] if isinstance(kinds, str) else kinds)
 
 
 def _few_integers(schema: Mapping[str, Any]) -> list[int]:

@@ -15,6 +15,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_serialize
 
 from lotwise.errors import UntranslatableSchema
 from lotwise.schema import Nullable, Schema
+from lotwise.validate import Validator
 
 UTC = pl.Datetime("us", "UTC")
 
@@ -202,6 +203,42 @@ JSON_CASES: dict[str, tuple[dict[str, Any], pl.DataType, dict[str, Any]]] = {
         {"type": "integer", "enum": [1, 2]},
     ),
     "many integers": ({"type": "integer", "minimum": 0, "maximum": 100}, pl.Int64(), {"type": "integer"}),
+    "null as a constant": (
+        {"anyOf": [{"type": "string"}, {"const": None}]},
+        pl.String(),
+        {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    ),
+    "null as the only option": (
+        {"oneOf": [{"enum": [None]}, {"type": "string"}]},
+        pl.String(),
+        {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    ),
+    "null in an enum of texts": (
+        {"type": "string", "enum": ["x", None]},
+        pl.Enum(["x"]),
+        {"type": "string", "enum": ["x"]},
+    ),
+    "null in an enum of texts or null": (
+        {"type": ["string", "null"], "enum": ["x", None]},
+        pl.Enum(["x"]),
+        {"anyOf": [{"type": "string", "enum": ["x"]}, {"type": "null"}]},
+    ),
+    "no null in an enum beside a type with null": (
+        {"type": ["string", "null"], "enum": ["x"]},
+        pl.Enum(["x"]),
+        {"type": "string", "enum": ["x"]},
+    ),
+    "null that the words beside refuse": (
+        {"anyOf": [{"minLength": 1}, {"type": "null"}], "type": "string"},
+        pl.String(),
+        {"type": "string"},
+    ),
+    "an enum of another type": ({"type": "integer", "enum": [1, "x"]}, pl.Int64(), {"type": "integer", "enum": [1]}),
+    "a rule beside a rule": (
+        {"allOf": [{"pattern": "^a"}], "type": "string", "pattern": "b$"},
+        pl.String(),
+        {"type": "string"},
+    ),
     "tuple of one type": (
         {"type": "array", "prefixItems": [{"type": "integer"}] * 2, "minItems": 2, "maxItems": 2},
         pl.Array(pl.Int64, 2),
@@ -215,6 +252,27 @@ def test_a_json_schema_is_translated(given: dict[str, Any], dtype: pl.DataType, 
     schema = sent({"c": given}, required=["c"], **{"$defs": {"d": {"type": "boolean"}}})
     assert schema.dtypes == pl.Schema({"c": dtype})
     assert json.loads(schema.wire or "")["properties"]["c"] == wire
+
+
+BASE = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+OWN = {"properties": {"name": {"type": "string"}}, "required": ["name"]}
+INHERITED = {
+    "allOf": {"allOf": [{"$ref": "#/$defs/base"}], **OWN},
+    "$ref": {"$ref": "#/$defs/base", **OWN},
+    "anyOf": {"type": "object", "anyOf": [BASE], **OWN},
+    "anyOf with null": {"anyOf": [BASE, {"type": "null"}], **OWN},
+    "oneOf": {"oneOf": [{"$ref": "#/$defs/base"}], **OWN},
+}
+
+
+@pytest.mark.parametrize("given", INHERITED.values(), ids=INHERITED.keys())
+def test_what_is_inherited_is_sent_with_what_is_added(given: dict[str, Any]) -> None:
+    schema = sent({"c": given}, required=["c"], **{"$defs": {"base": BASE}})
+
+    assert schema.dtypes == pl.Schema({"c": pl.Struct({"id": pl.Int64, "name": pl.String})})
+    wire = json.loads(schema.wire or "")["properties"]["c"]
+    assert wire.get("anyOf", [wire])[0]["required"] == ["id", "name"]
+    assert Validator.of(schema).judge(pl.Series(['{"c":{"id":1,"name":"n"}}']))["ok"].to_list() == [True]
 
 
 def test_an_optional_property_is_sent_as_required_and_nullable() -> None:
@@ -267,7 +325,9 @@ def obj(**properties: Any) -> dict[str, Any]:
 
 REFUSED: dict[str, tuple[Any, str, str]] = {
     "number": (3, "", "is no schema"),
-    "class": (dict, "", "is no schema"),
+    "class": (dict, "", "dict is no schema"),
+    "type of a field": (str, "", 'str is the type of one field; name the field, as in {"answer": str}'),
+    "generic type of a field": (list[str], "", 'as in {"answer": list[str]}'),
     "nothing": ({}, "", "allows any value"),
     "no properties": (obj(), "", "without properties"),
     "not a JSON Schema": ({"type": "objekt"}, "", "not a valid JSON Schema"),
@@ -287,6 +347,34 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     ),
     "anyOf": (obj(a={"anyOf": [{"type": "string"}, {"type": "integer"}]}), "a", "a union of several types"),
     "allOf": (obj(a={"allOf": [{"type": "string"}, {"minLength": 1}]}), "a", "allOf"),
+    "two descriptions of a property": (
+        obj(a={"allOf": [obj(b={"type": "string"})], **obj(b={"type": "integer"})}),
+        "a",
+        "b is described twice",
+    ),
+    "two types": (obj(a={"allOf": [{"type": "integer"}], "type": "string"}), "a", "type is said twice"),
+    "more than a closed object": (
+        obj(a={"allOf": [{**obj(b={"type": "string"}), "additionalProperties": False}], **obj(c={"type": "string"})}),
+        "a",
+        "a closed object, which refuses c",
+    ),
+    "a closed object beside more": (
+        obj(a={"allOf": [obj(b={"type": "string"})], "additionalProperties": False}),
+        "a",
+        "a closed object, which refuses b",
+    ),
+    "anchor": (
+        {**obj(a={"$ref": "#there"}), "$defs": {"d": {"$anchor": "there", "type": "string"}}},
+        "a",
+        "a reference to an anchor, #there",
+    ),
+    "only null, as a constant": (obj(a={"const": None}), "a", "only be null"),
+    "no option of its type": (obj(a={"type": "integer", "enum": ["x"]}), "a", "none of its allowed values"),
+    "null twice in oneOf": (
+        obj(a={"oneOf": [{"type": ["string", "null"]}, {"type": "null"}]}),
+        "a",
+        "null is in two parts of oneOf",
+    ),
     "recursion": (obj(a={"$ref": "#"}), "a.a", "contains itself"),
     "other document": (obj(a={"$ref": "https://example.com/x"}), "a", "another document"),
     "reference to nothing that nothing uses": (
@@ -303,6 +391,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
         "a",
         "a tuple of several types",
     ),
+    "enum of objects": (obj(a={"enum": [{"b": 1}]}), "a", "not all texts"),
     "mixed enum": (obj(a={"enum": ["a", 1]}), "a", "not all texts"),
     "requires the unknown": ({**obj(a={"type": "string"}), "required": ["b"]}, "", "requires b"),
     "Binary": ({"a": pl.Binary}, "a", "no JSON form"),

@@ -172,3 +172,18 @@ def test_recursion_is_taken_by_openai_and_refused_for_anthropic() -> None:
 def test_root_that_is_no_object_is_refused(schema: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedSchema, match="root"):
         to_wire(json.dumps(schema), openai_dialect.SUBSET)
+
+
+@pytest.mark.parametrize("part", [{"allOf": [obj(a=STRING)]}, {"$ref": "#/$defs/base"}], ids=["allOf", "$ref"])
+def test_what_is_inherited_is_sent_with_what_is_added(part: dict[str, Any]) -> None:
+    made, _ = anthropic({**obj(c={**part, **obj(b=STRING)}), "$defs": {"base": obj(a=STRING)}})
+
+    assert made["properties"]["c"] == {**obj(a=STRING, b=STRING), "additionalProperties": False}
+
+
+@pytest.mark.parametrize("part", [{"allOf": [obj(a=STRING)]}, {"$ref": "#/$defs/base"}], ids=["allOf", "$ref"])
+def test_two_descriptions_of_a_property_are_refused(part: dict[str, Any]) -> None:
+    schema = {**obj(c={**part, **obj(a=NULL)}), "$defs": {"base": obj(a=STRING)}}
+
+    with pytest.raises(UnsupportedSchema, match=r"at /properties/c: .*: a is described twice"):
+        anthropic(schema)

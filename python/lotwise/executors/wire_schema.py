@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lotwise.errors import UnsupportedSchema
+from lotwise.wire import clash, merged, without
 
 Node = dict[str, Any]
 
@@ -113,10 +114,11 @@ def to_wire(schema_text: str, subset: Subset) -> WireSchema:
 
     Notes
     -----
-    The rules, in full: objects get ``additionalProperties: false``; ``oneOf`` becomes ``anyOf``; an ``allOf`` of one is
-    written in its place; a ``$ref`` with neighbours is replaced by its target; optional properties become required and
-    nullable where `subset.all_required`; a constraint outside the subset is dropped and listed; annotations are
-    dropped. The result of a result is itself.
+    The rules, in full: objects get ``additionalProperties: false``; ``oneOf`` becomes ``anyOf``; an ``allOf`` of one
+    and the target of a ``$ref`` with neighbours become one schema with what stands beside them, and are inexpressible
+    where the two clash (`lotwise.wire.merged`); optional properties become required and nullable where
+    `subset.all_required`; a constraint outside the subset is dropped and listed; annotations are dropped. The result
+    of a result is itself.
     """
     root = json.loads(schema_text)
     if not isinstance(root, dict):
@@ -154,7 +156,7 @@ class _Work:
             # Some generators put the root itself among the definitions.
             target = self._target(node["$ref"])
             if isinstance(target, dict):
-                node = {**target, **{name: part for name, part in node.items() if name != "$ref"}}
+                node = self._as_one(target, without(node, "$ref"), "", "$ref")
         return self._node(node, "", ())
 
     def _cannot(self, path: str, reason: str) -> None:
@@ -181,11 +183,17 @@ class _Work:
         parts = node.get("allOf")
         if not isinstance(parts, list):
             return node
-        rest = {name: part for name, part in node.items() if name != "allOf"}
-        if len(parts) == 1 and isinstance(parts[0], dict) and not set(parts[0]) & set(rest):
-            return {**parts[0], **rest}
+        rest = without(node, "allOf")
+        if len(parts) == 1 and isinstance(parts[0], dict):
+            return self._as_one(parts[0], rest, path, "allOf")
         self._cannot(path, "allOf")
         return rest
+
+    def _as_one(self, part: Node, beside: Node, path: str, word: str) -> Node:
+        """Merge the part that `word` brings with what stands beside it; note where both cannot be one."""
+        if reason := clash(part, beside):
+            self._cannot(path, f"{word}: {reason}")
+        return merged(part, beside)
 
     def _reference(self, node: Node, path: str, within: tuple[str, ...]) -> Node:
         ref = node["$ref"]
@@ -200,7 +208,7 @@ class _Work:
         neighbours = {k: v for k, v in node.items() if k != "$ref" and k not in _ANNOTATIONS}
         defs = {k: neighbours.pop(k) for k in ("$defs", "definitions") if k in neighbours}
         if neighbours and not recursive:
-            return self._node({**target, **neighbours}, path, (*within, ref))
+            return self._node(self._as_one(target, neighbours, path, "$ref"), path, (*within, ref))
         self.left += [f"{path}/{name}" for name in neighbours]
         made: Node = {"$ref": ref}
         for name, value in defs.items():
@@ -305,7 +313,7 @@ class _Work:
 
 def _target(source: Mapping[str, Any], ref: object) -> object:
     """Return what a reference inside the schema points to; None for an outside or a dangling one."""
-    if not isinstance(ref, str) or not ref.startswith("#"):
+    if not isinstance(ref, str) or ref[:2] not in ("#", "#/"):
         return None
     found: object = source
     for part in ref[1:].split("/")[1:]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 import msgspec
@@ -87,6 +87,13 @@ class Validator:
         return cls(
             schema=schema, checks=checks, digest=_digest(schema, checks), _verdict=verdict, _quick=Quick.of(schema)
         )
+
+    def taking_compatible(self) -> Validator:
+        """Return the same judge under a digest of its own, for runs that also take answers to compatible requests.
+
+        What such a run takes is valid for it, and must not be for a run that asks for its own answers only.
+        """
+        return replace(self, digest=sha256(f"compatible {self.digest}".encode()).hexdigest()[:40])
 
     def judge(self, answers: pl.Series, codes: pl.Series | None = None) -> pl.DataFrame:
         """Judge answers.
