@@ -10,6 +10,7 @@ import gc
 import json
 import logging
 import socket
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from pydantic import BaseModel, Field
 
 from emulator import BatchFault, Emulator, Faults, HttpFault, RowFault
 from lotwise import errors, executors
+from lotwise.executors import fanout
 from lotwise.request import REQUESTS, Code, Phase, Shard, Spec, custom_id
 
 SHARD = "0123456789abcdef"
@@ -508,52 +510,71 @@ class BatchContract(ResultContract):
 class LiveContract(ProviderContract):
     """What an executor of synchronous calls promises."""
 
+    service: str | None = None
+    """Whose endpoint is called, where it is not the provider's own."""
+
+    def live_endpoint(self, desk: Desk) -> str:
+        return f"{self.service or desk.provider}.{self.live_call}"
+
     def answers(self, desk: Desk, executor: Any, requests: pl.DataFrame) -> list[bytes]:
         shard, spec = desk.shard(len(requests)), desk.spec(executor)
         return [line for group in executor.answer(shard, spec, requests) for line in group]
 
-    def test_live_and_batch_bodies_of_one_request_are_equal(self, desk: Desk) -> None:
-        requests = frame(6, [None, '{"max_tokens":5000}', *[None] * 4])
-        batch, live = desk.load(), desk.load("interactive")
-        desk.submit(batch, requests)
-        desk.emulator.advance(DONE_S)
-        lines = self.answers(desk, live, requests)
-        assert set(codes_of(live, lines).values()) == {"ok"}
-        made = desk.bodies_charged()
-        assert len(made) == 6
-        assert set(made.values()) == {2}
-
     def test_each_live_outcome_is_read_as_the_table_says(self, desk: Desk) -> None:
-        kinds = [kind for kind in self.expected if kind not in self.batch_only]
+        kinds = [kind for kind in self.expected if kind not in self.batch_only | {"rate_limited"}]
         rows = [RowFault(kind=kind, marker=f"{SECRET} {n} ") for n, kind in enumerate(kinds)]
         desk.emulator.set_faults(rows=rows)
         executor = desk.load("interactive", read_retries=2)
-        before = desk.emulator.calls().get(f"{desk.provider}.{self.live_call}", 0)
+        before = desk.emulator.calls().get(self.live_endpoint(desk), 0)
         codes = codes_of(executor, self.answers(desk, executor, frame(len(kinds))))
         found = {kind: codes[key_of(n)] for n, kind in enumerate(kinds)}
         assert found == {kind: self.expected[kind].value for kind in kinds}
-        assert desk.emulator.calls()[f"{desk.provider}.{self.live_call}"] - before == len(kinds)
+        assert desk.emulator.calls()[self.live_endpoint(desk)] - before == len(kinds)
 
     batch_only: frozenset[str] = frozenset()
     """Outcomes that a synchronous call cannot have."""
 
+    def test_refusal_by_429_is_asked_again_when_the_provider_wants_it_and_charged_once(self, desk: Desk) -> None:
+        desk.emulator.set_faults(
+            http=[HttpFault(endpoint=self.live_call, action="reject", status=429, retry_after_s=0.3, times=2)]
+        )
+        executor = desk.load("interactive", max_concurrency=2)
+        began = time.monotonic()
+        lines = self.answers(desk, executor, frame(4))
+        assert time.monotonic() - began >= 0.3
+        assert list(codes_of(executor, lines).values()) == ["ok"] * 4
+        assert desk.charges() == 4
+
+    def test_refusal_that_stays_is_a_line_after_a_few_calls(self, desk: Desk) -> None:
+        desk.emulator.set_faults(
+            http=[HttpFault(endpoint=self.live_call, action="reject", status=429, retry_after_s=0.05)]
+        )
+        executor = desk.load("interactive")
+        before = desk.emulator.calls().get(self.live_endpoint(desk), 0)
+        lines = self.answers(desk, executor, frame(3))
+        assert list(codes_of(executor, lines).values()) == ["rate_limited"] * 3
+        assert desk.emulator.calls()[self.live_endpoint(desk)] - before == 3 * fanout.TRIES
+        assert desk.charges() == 0
+
     @pytest.mark.parametrize("action", ["reset", "drop"])
     def test_lost_answer_is_uncertain_and_not_asked_again(self, desk: Desk, action: str) -> None:
         desk.emulator.set_faults(http=[HttpFault(endpoint=self.live_call, action=action, seconds=1.0, times=1)])
-        executor = desk.load("interactive", window=1, timeout_s=0.3, read_retries=2)
+        executor = desk.load("interactive", max_concurrency=1, timeout_s=0.3, read_retries=2)
         lines = self.answers(desk, executor, frame(3))
         assert sorted(codes_of(executor, lines).values()) == ["ok", "ok", "uncertain"]
         assert desk.charges() == 3
 
     def test_page_of_a_proxy_is_kept_and_read_by_its_status(self, desk: Desk) -> None:
         desk.emulator.set_faults(http=[HttpFault(endpoint=self.live_call, action="reject", status=502, times=1)])
-        executor = desk.load("interactive", window=1)
+        executor = desk.load("interactive", max_concurrency=1)
         assert sorted(codes_of(executor, self.answers(desk, executor, frame(2))).values()) == ["ok", "server_error"]
 
     def test_nobody_there_ends_the_work_with_what_has_no_line_unsent(self, desk: Desk) -> None:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
-            executor = desk.load("interactive", window=2, base_url=f"http://127.0.0.1:{unused.getsockname()[1]}/v1")
+            executor = desk.load(
+                "interactive", max_concurrency=2, base_url=f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
+            )
             lines: list[bytes] = []
             answers = executor.answer(desk.shard(50), desk.spec(executor), frame(50))
             with pytest.raises(errors.Unreachable):
@@ -563,7 +584,7 @@ class LiveContract(ProviderContract):
         assert len(lines) < 50
 
     def test_closing_the_iterator_stops_the_work(self, desk: Desk) -> None:
-        executor = desk.load("interactive", window=2)
+        executor = desk.load("interactive", max_concurrency=2)
         answers = executor.answer(desk.shard(200), desk.spec(executor), frame(200))
         got = len(next(answers))
         answers.close()
@@ -585,3 +606,18 @@ class LiveContract(ProviderContract):
         logged = "\n".join(str(vars(record)) for record in caplog.records) + caplog.text
         assert desk.api_key not in logged
         assert SECRET not in logged
+
+
+class LiveAndBatchContract(LiveContract):
+    """What a provider promises that has both."""
+
+    def test_live_and_batch_bodies_of_one_request_are_equal(self, desk: Desk) -> None:
+        requests = frame(6, [None, '{"max_tokens":5000}', *[None] * 4])
+        batch, live = desk.load(), desk.load("interactive")
+        desk.submit(batch, requests)
+        desk.emulator.advance(DONE_S)
+        lines = self.answers(desk, live, requests)
+        assert set(codes_of(live, lines).values()) == {"ok"}
+        made = desk.bodies_charged()
+        assert len(made) == 6
+        assert set(made.values()) == {2}

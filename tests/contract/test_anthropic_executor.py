@@ -11,7 +11,7 @@ from provider_contract import (
     DONE_S,
     BatchContract,
     Desk,
-    LiveContract,
+    LiveAndBatchContract,
     codes_of,
     emulator,
     frame,
@@ -38,6 +38,7 @@ class Anthropic:
         "invalid_json": Code.OK,
         "schema_mismatch": Code.OK,
         "empty": Code.OK,
+        "wrong": Code.OK,
         "refused": Code.REFUSED,
         "truncated": Code.TRUNCATED,
         "context_window": Code.TRUNCATED,
@@ -109,5 +110,5 @@ class TestMessageBatches(Anthropic, BatchContract):
         assert list(desk.temp_dir.iterdir()) == []
 
 
-class TestMessagesLive(Anthropic, LiveContract):
+class TestMessagesLive(Anthropic, LiveAndBatchContract):
     """Messages, one by one."""

@@ -143,6 +143,20 @@ def test_answer_over_its_cap_is_truncated_and_billed_at_the_cap() -> None:
 
 
 @dialects
+def test_wrong_answer_satisfies_the_schema_and_is_not_the_models(dialect: Dialect) -> None:
+    holds = jsonschema_rs.validator_for(SCHEMA).is_valid
+    for n in range(50):
+        body = BODIES[dialect](f"row {n}")
+        right, wrong = (json.loads(run(body, dialect, RowFate(outcome=o), Faults()).text) for o in ("ok", "wrong"))
+        assert holds(wrong)
+        assert wrong != right
+
+
+def test_wrong_answer_without_a_schema_is_another_text() -> None:
+    assert run(chat_body("x", None), "chat", RowFate(outcome="wrong"), Faults()).text == "not x"
+
+
+@dialects
 @pytest.mark.parametrize("outcome", sorted(OUTCOMES))
 def test_every_outcome_ends_as_itself_or_as_the_providers_nearest(dialect: Dialect, outcome: str) -> None:
     result = run(BODIES[dialect]("x"), dialect, RowFate(outcome=outcome), Faults())

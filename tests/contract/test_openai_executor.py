@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 import pytest
@@ -11,7 +12,7 @@ from provider_contract import (
     SHARD,
     BatchContract,
     Desk,
-    LiveContract,
+    LiveAndBatchContract,
     ResultContract,
     codes_of,
     emulator,
@@ -21,6 +22,7 @@ from provider_contract import (
 
 from emulator import BatchFault
 from lotwise import errors
+from lotwise.adopt import find
 from lotwise.request import Code, Phase
 
 __all__ = ["emulator"]
@@ -30,6 +32,7 @@ COMMON: dict[str, Code] = {
     "invalid_json": Code.OK,
     "schema_mismatch": Code.OK,
     "empty": Code.OK,
+    "wrong": Code.OK,
     "refused": Code.REFUSED,
     "content_filter": Code.REFUSED,
     "truncated": Code.TRUNCATED,
@@ -78,6 +81,25 @@ class TestChatBatches(OpenAI, BatchContract):
         desk.emulator.advance(DONE_S)
         (found,) = executor.list(since=datetime.fromtimestamp(0, UTC))
         assert (found.n_requests, found.ended) == (3, True)
+
+    def test_batch_without_our_metadata_is_told_by_the_ids_of_its_results(self, desk: Desk) -> None:
+        """Somebody else's batch of as many requests leaves no question open once it has ended."""
+        executor = desk.load()
+        batch_id = desk.submit(executor, frame(3))
+        listed = [
+            replace(one, shard_id=None) for one in executor.list(since=datetime.fromtimestamp(0, UTC))
+        ]  # as where the metadata is not ours
+        shard: Any = {"id": "0" * 16, "creating_at": listed[0].created_at, "n_requests": 3}
+        listed = [replace(one, n_requests=3) for one in listed]
+        assert find(executor, shard, listed, timedelta(minutes=15)) == (None, True)
+
+        desk.emulator.advance(DONE_S)
+        listed = [replace(one, ended=True) for one in listed]
+
+        assert set(executor.first_ids(batch_id, 2)) < set(frame(3)["custom_id"])
+        assert find(executor, shard, listed, timedelta(minutes=15)) == (None, False)
+        own = {**shard, "id": SHARD}
+        assert find(executor, own, listed, timedelta(minutes=15)) == (listed[0], False)
 
     @pytest.mark.parametrize("kind", ["error_file_null", "error_file_empty_id", "error_file_zero_bytes"])
     def test_absent_error_file_takes_any_form(self, desk: Desk, kind: str) -> None:
@@ -137,11 +159,11 @@ class TestResponsesBatches(OpenAI, ResultContract):
     options: ClassVar[dict[str, Any]] = {"endpoint": "responses"}
 
 
-class TestChatLive(OpenAI, LiveContract):
+class TestChatLive(OpenAI, LiveAndBatchContract):
     """Chat completions, one by one."""
 
 
-class TestResponsesLive(OpenAI, LiveContract):
+class TestResponsesLive(OpenAI, LiveAndBatchContract):
     """Responses, one by one."""
 
     options: ClassVar[dict[str, Any]] = {"endpoint": "responses"}

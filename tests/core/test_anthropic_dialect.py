@@ -118,6 +118,12 @@ OUTCOME_TABLE: dict[str, tuple[dict[str, Any], Code, str | None, str | None]] = 
         None,
         "empty_body",
     ),
+    "succeeded with a spoiled message": (
+        {"custom_id": "r-1", "result": {"type": "succeeded", "message": '{"content": [{"ty'}},
+        Code.UNREADABLE,
+        None,
+        "not_json",
+    ),
 }
 
 

@@ -9,8 +9,9 @@ import httpx2
 import pytest
 
 from lotwise.errors import CreateRejected, CreateUncertain, Unreachable
+from lotwise.executors.live import retry_after_s
 from lotwise.executors.reading import word
-from lotwise.executors.sdk import Fault, fault_of, fault_of_response, newer, pages, retry_after_s
+from lotwise.executors.sdk import Fault, fault_of, fault_of_response, newer, pages
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 
@@ -129,6 +130,33 @@ def test_endless_list_proves_nothing() -> None:
         list(pages(endless))
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        {},
+        {"message": "maintenance"},
+        {"data": None},
+        {"data": {"b1": {}}, "has_more": False},
+        {"data": [entry(1), {"at": 2}], "has_more": False},
+        {"data": [entry(1), "b2"], "has_more": False},
+        {"data": [{"id": 7}], "has_more": False},
+    ],
+    ids=str,
+)
+def test_what_is_no_list_proves_nothing(page: dict[str, Any]) -> None:
+    with pytest.raises(Unreachable, match="unreadable"):
+        ids(Server({None: page}))
+    with pytest.raises(Unreachable, match="unreadable"):
+        ids(Server({None: {"data": [entry(3)], "has_more": True}, "b3": page}))
+
+
+def test_an_empty_list_is_empty_also_as_null_and_not_where_it_claims_more() -> None:
+    assert ids(Server({None: {"data": [], "has_more": False}})) == []
+    assert ids(Server({None: {"data": None, "has_more": False}})) == []
+    with pytest.raises(Unreachable, match="repeats"):
+        ids(Server({None: {"data": [], "has_more": True}}))
+
+
 def test_fault_of_a_page_is_raised() -> None:
     with pytest.raises(Unreachable, match="http_503"):
         ids(Server({None: Fault(status=503, code="http_503")}))
@@ -145,6 +173,11 @@ def test_list_newest_first_stops_at_the_first_older_page() -> None:
         raise AssertionError("asked for a page that is wholly older")
 
     assert [one["at"] for one in newer(found(), at, datetime.fromtimestamp(7, UTC))] == [9, 8, 7]
+
+
+def test_list_of_small_pages_is_read_on_until_it_is_plainly_newest_first() -> None:
+    found = [[entry(1)], [entry(2), entry(2)], [entry(8)], [entry(9)]]
+    assert [one["at"] for one in newer(found, at, datetime.fromtimestamp(7, UTC))] == [8, 9]
 
 
 def test_list_in_another_order_is_read_to_its_end() -> None:

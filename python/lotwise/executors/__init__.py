@@ -25,7 +25,8 @@ class _Provider:
     """Where a provider's executors are.
 
     `packages` are the importable names whose absence means that the extra is not installed; `hosted` says whether it
-    sends content off this machine.
+    is known by its name alone to send content off this machine; `by_name` whether the executor is made with the
+    model's name.
     """
 
     module: str
@@ -34,6 +35,7 @@ class _Provider:
     extra: str
     packages: tuple[str, ...]
     hosted: bool = True
+    by_name: bool = False
 
 
 _PROVIDERS: Mapping[str, _Provider] = {
@@ -42,14 +44,21 @@ _PROVIDERS: Mapping[str, _Provider] = {
         batch="OpenAIExecutor",
         interactive="OpenAIInteractive",
         extra="openai",
-        packages=("openai", "httpx2"),
+        packages=("openai", "httpx2", "aiohttp"),
     ),
     "anthropic": _Provider(
         module="lotwise.executors.anthropic",
         batch="AnthropicExecutor",
         interactive="AnthropicInteractive",
         extra="anthropic",
-        packages=("anthropic", "httpx2"),
+        packages=("anthropic", "httpx2", "aiohttp"),
+    ),
+    "online": _Provider(
+        module="lotwise.executors.online",
+        interactive="OnlineExecutor",
+        extra="online",
+        packages=("aiohttp",),
+        hosted=False,  # its address says
     ),
     "embedded": _Provider(
         module="lotwise.executors.embedded",
@@ -57,6 +66,14 @@ _PROVIDERS: Mapping[str, _Provider] = {
         extra="embedded",
         packages=("xllamacpp",),
         hosted=False,
+    ),
+    "vllm": _Provider(
+        module="lotwise.executors.vllm",
+        interactive="VllmExecutor",
+        extra="vllm",
+        packages=("vllm",),
+        hosted=False,
+        by_name=True,
     ),
 }
 
@@ -136,7 +153,8 @@ def load(model: str, *, tier: Tier | None = None, options: Mapping[str, Any] | N
     wanted = entry.batch if tier == "batch" or (tier is None and entry.batch) else entry.interactive
     if wanted is None:
         raise BatchUnsupported.by(provider, "it answers while it is read")
-    return _import(provider, entry, wanted)(options=given), name
+    made = _import(provider, entry, wanted)
+    return (made(model=name, options=given) if entry.by_name else made(options=given)), name
 
 
 def _import(provider: str, entry: _Provider, class_name: str) -> Callable[..., Executor]:

@@ -26,9 +26,10 @@ from lotwise.errors import (
     ResultsGone,
 )
 from lotwise.executors import anthropic_dialect as dialect
-from lotwise.executors import encode, jsonl
+from lotwise.executors import encode, fanout, jsonl
 from lotwise.executors.anthropic_account import ERRORS, KEY_VARIABLE, Service
-from lotwise.executors.live import Answer, Pace, ask, bodies, in_window
+from lotwise.executors.live import bodies
+from lotwise.executors.pace import Pace
 from lotwise.executors.reading import count, load_line, mapping, text_of, word
 from lotwise.executors.sdk import (
     Fault,
@@ -39,6 +40,7 @@ from lotwise.executors.sdk import (
     newer,
     pages,
     save,
+    server_of,
 )
 from lotwise.request import Listed, Observation, Phase, Shard, Spec
 
@@ -282,14 +284,15 @@ class AnthropicExecutor(Service):
 
 
 class AnthropicInteractive(Service):
-    """Requests as synchronous calls, a bounded number at once."""
+    """Requests as synchronous calls, as many at once as the provider takes."""
 
     window: int
 
     def __init__(self, *, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(options=options)
-        self.window = self.options.window
+        self.window = self.options.max_concurrency
         self.limits = replace(self.limits, max_bytes=None, retention_s=None)
+        self._pace = Pace(self.options.allowance)
 
     def check(self, spec: Spec) -> None:
         """Refuse what can be known to fail before anything is sent; see `AnthropicExecutor.check`."""
@@ -305,19 +308,27 @@ class AnthropicInteractive(Service):
 
         Notes
         -----
-        An answer that was lost on its way is a line with the code ``uncertain``: it may have been charged.
+        An answer that was lost on its way is a line with the code ``uncertain``: it may have been charged. The SDK says
+        where calls go and with which headers; they are made by a client of our own (see `lotwise.executors.fanout`).
         """
         encode.check_ids(requests)
-        pace = Pace(self.window)
-        once = self.client.with_options(max_retries=0)
+        return fanout.answers(
+            bodies(requests, self.parts_for(spec), spec.max_tokens),
+            server=self._server,
+            line=dialect.answer_line,
+            pace=self._pace,
+            window=self.window,
+            max_tokens=spec.max_tokens,
+        )
 
-        def post(body: io.BytesIO) -> httpx2.Response:
-            return once.post(dialect.PATH, cast_to=httpx2.Response, content=body)
+    def _server(self) -> fanout.Server:
+        client = self.client
 
-        def call(request: tuple[str, bytes]) -> bytes:
-            return _line(ask(*request, post, ERRORS, pace))
+        def post(http: httpx2.Client) -> object:
+            once = client.with_options(http_client=http, max_retries=0)
+            return once.post(dialect.PATH, cast_to=httpx2.Response, content=b"{}")
 
-        return in_window(bodies(requests, self.parts_for(spec), spec.max_tokens), call, pace)
+        return server_of(post, ERRORS)
 
 
 @dataclass(frozen=True)
@@ -325,18 +336,6 @@ class _Raw:
     """A bare HTTP answer in the form that `document` takes."""
 
     http_response: httpx2.Response
-
-
-def _line(answer: Answer) -> bytes:
-    """Put an answer into the envelope of a result line."""
-    start = b'{"custom_id":' + encode.json_text(answer.custom_id).encode() + b',"result":{"type":'
-    if answer.failure is not None:
-        kind = encode.json_text(answer.failure).encode()
-        return start + b'"errored","error":{"type":"error","error":{"type":' + kind + b',"message":""}}}}'
-    body = answer.body or b"null"
-    if answer.status == 200:
-        return start + b'"succeeded","message":' + body + b"}}"
-    return start + b'"errored","status_code":' + str(answer.status).encode() + b',"error":' + body + b"}}"
 
 
 def _created_at(batch: Mapping[str, Any]) -> datetime:

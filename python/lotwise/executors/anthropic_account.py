@@ -21,13 +21,14 @@ from lotwise.errors import (
 )
 from lotwise.executors import anthropic_dialect as dialect
 from lotwise.executors import encode
+from lotwise.executors.credentials import digest, refuse_unsendable, set_by_hand
 from lotwise.executors.limits import limits_of
+from lotwise.executors.pace import Allowance, refuse_bad_pace
 from lotwise.executors.reading import items_of, mapping
 from lotwise.executors.sdk import (
     Fault,
     RawResponse,
     attempt,
-    digest,
     document,
 )
 from lotwise.request import Limits, Spec
@@ -51,8 +52,11 @@ class Options:
         How often the SDK repeats a call that charges nothing.
     list_page
         Batches asked for in one page of the list.
-    window
-        Synchronous calls in flight.
+    max_concurrency
+        Synchronous calls in flight at most; how many there are is found by trying. A kill leaves at most so many of
+        which it is not known whether they were charged.
+    rpm, tpm
+        Requests and tokens a minute of synchronous calls; None for no limit but the provider's own.
     temp_dir
         Where encoded requests and downloads lie for a while; None for the system's temporary folder.
     limits
@@ -64,7 +68,9 @@ class Options:
     create_timeout_s: float = 600.0
     read_retries: int = 2
     list_page: int = 1_000
-    window: int = 16
+    max_concurrency: int = 64
+    rpm: float | None = None
+    tpm: float | None = None
     temp_dir: str | None = None
     limits: Mapping[str, Any] | None = None
 
@@ -81,9 +87,13 @@ class Options:
         if unknown := set(given or {}) - set(known):
             raise UnknownParameter.from_names("anthropic", unknown, known)
         made = cls(**dict(given or {}))
-        if made.window < 1:
-            raise UnknownParameter.bad_value("anthropic", "window", made.window, "a positive number")
+        refuse_bad_pace("anthropic", made)
         return made
+
+    @property
+    def allowance(self) -> Allowance:
+        """What synchronous calls may ask of the provider."""
+        return Allowance(max_concurrency=self.max_concurrency, rpm=self.rpm, tpm=self.tpm)
 
 
 class Service:
@@ -98,6 +108,10 @@ class Service:
         self.options = Options.of(options)
         self.limits = limits_of("anthropic", self.options.limits)
 
+    def kept_options(self) -> Mapping[str, Any]:
+        """Return the options that were given; the address only where it is not the environment's."""
+        return set_by_hand(self.options)
+
     @cached_property
     def client(self) -> anthropic.Anthropic:
         given = self.options
@@ -110,6 +124,8 @@ class Service:
         # The SDK itself complains only at the first call.
         if isinstance(made, Fault) or not (made.api_key or made.auth_token or made.credentials):
             raise MissingCredentials.unset(self.provider, KEY_VARIABLE)
+        for secret in (made.api_key, made.auth_token):
+            refuse_unsendable(self.provider, KEY_VARIABLE, secret)
         return made
 
     def get(self, call: Callable[[anthropic.Anthropic], RawResponse]) -> dict[str, Any] | Fault:
@@ -188,12 +204,8 @@ class Service:
         return lambda limit: dialect.body_parts(spec, max_tokens=limit)
 
     def sizes(self, spec: Spec, content_bytes: pl.Series) -> pl.Series:
-        """Return an upper bound of each request's encoded bytes (Int64), from its content's UTF-8 bytes."""
+        """Return an upper bound of each request's encoded bytes (Int64), from `plan.json_bytes` of its content."""
         return encode.sizes(content_bytes, self.parts_for(spec)(spec.max_tokens), dialect.ENVELOPE)
-
-    def encoded_sizes(self, spec: Spec, content: pl.Series) -> pl.Series:
-        """Return each request's encoded bytes (Int64), from its content, for rows without a variant."""
-        return encode.encoded_sizes(content, self.parts_for(spec)(spec.max_tokens), dialect.ENVELOPE)
 
     def body(self, spec: Spec, content: str, variant: str | None = None) -> bytes:
         """Return the body that is sent for one request, from request and variant alone."""

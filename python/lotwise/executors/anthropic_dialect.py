@@ -15,6 +15,7 @@ import polars as pl
 
 from lotwise.errors import UnsupportedParameter, UnsupportedSchema
 from lotwise.executors.encode import BodyParts, Envelope, json_text
+from lotwise.executors.live import Answer
 from lotwise.executors.openai_dialect import params_text
 from lotwise.executors.reading import (
     ANSWER_LOST,
@@ -26,6 +27,7 @@ from lotwise.executors.reading import (
     items_of,
     load_line,
     mapping,
+    no_object,
     read_with,
     representable,
     text_of,
@@ -238,7 +240,8 @@ def _any_shape(line: bytes) -> Row:
 
 def _succeeded(custom_id: str | None, message: object) -> Row:
     if not isinstance(message, dict) or not message:
-        return (custom_id, Code.SERVER_ERROR.value, None, "empty_body", None, None, None, None, None, None)
+        means, why = no_object(message)
+        return (custom_id, means.value, None, why, None, None, None, None, None, None)
     texts = [
         text
         for block in items_of(message.get("content"))
@@ -303,3 +306,15 @@ def read_lines(lines: Sequence[bytes]) -> pl.DataFrame:
     No network. The source of the mapping is the outcome table of the provider contracts.
     """
     return read_with(_common, _any_shape, lines)
+
+
+def answer_line(answer: Answer) -> bytes:
+    """Put the answer to a synchronous call into the envelope of a result line."""
+    start = b'{"custom_id":' + json_text(answer.custom_id).encode() + b',"result":{"type":'
+    if answer.failure is not None:
+        kind = json_text(answer.failure).encode()
+        return start + b'"errored","error":{"type":"error","error":{"type":' + kind + b',"message":""}}}}'
+    body = answer.body or b"null"
+    if answer.status == 200:
+        return start + b'"succeeded","message":' + body + b"}}"
+    return start + b'"errored","status_code":' + str(answer.status).encode() + b',"error":' + body + b"}}"

@@ -7,9 +7,9 @@ be judged again without asking anyone. An executor decides nothing: states move 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import polars as pl
 
@@ -94,10 +94,31 @@ class StreamExecutor(Executor, Protocol):
     """An executor that answers while it is read: a local engine or a synchronous endpoint."""
 
     window: int
-    """Requests in flight at once; a kill leaves at most so many unrecorded."""
+    """Requests that may be begun beyond those whose lines the caller has come back from; a kill leaves at most so many
+    unrecorded."""
 
     def answer(self, shard: Shard, spec: Spec, requests: pl.DataFrame) -> Iterator[list[bytes]]:
         """Answer the `REQUESTS` frame and yield raw lines as they finish, in any order.
 
-        Each line carries its request's custom id. Closing the iterator stops the work.
+        Each line carries its request's custom id. Closing the iterator stops the work. An empty list says that nothing
+        finished for a while, so that what did can be written down meanwhile.
+
+        Where an attempt may cost money, requests are begun in the frame's order, and by asking for the next list the
+        caller says that the lines before are written down: what a dead process may have asked is then known.
+
+        Raises
+        ------
+        EngineFailed
+            A local engine cannot go on; what has no line was not answered.
+        """
+
+
+@runtime_checkable
+class KeepsOptions(Protocol):
+    """An executor that a later process cannot make again from the model's name alone."""
+
+    def kept_options(self) -> Mapping[str, Any]:
+        """Return what of its options is written down with a run, so that the run can be taken up without them.
+
+        Every value is one that JSON has, and none is a secret. What came from the environment is not among them.
         """

@@ -17,18 +17,19 @@ import secrets
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 
 from lotwise.errors import MissingExtra, ModelWeightsMissing, UnknownModel, UnknownParameter, UnsupportedSchema
 from lotwise.executors import variant
 from lotwise.executors.openai_dialect import read_lines
+from lotwise.executors.sampling import TEXT_OR_TEXTS, Takes, integer, number, refuse_others
 from lotwise.executors.wire_schema import Subset, to_wire
 from lotwise.models import SMOLLM2, model_path, weights_path
 from lotwise.request import Limits, Shard, Spec
@@ -60,39 +61,16 @@ HEADER_BYTES = 4 << 20
 """How much of the weight file's start the digest covers: more than this model's GGUF header of 1.8 MB."""
 
 
-class _Takes(NamedTuple):
-    """What values a parameter takes."""
-
-    words: str
-    test: Callable[[Any], bool]
-
-
-def _number(low: float, high: float) -> _Takes:
-    return _Takes(
-        f"a number from {low:g} to {high:g}",
-        lambda value: type(value) in (int, float) and low <= value <= high,
-    )
-
-
-def _integer(low: int, high: int) -> _Takes:
-    return _Takes(f"an integer from {low} to {high}", lambda value: type(value) is int and low <= value <= high)
-
-
-PARAMETERS: Mapping[str, _Takes] = {
-    "temperature": _number(0, 5),
-    "top_p": _number(0, 1),
-    "min_p": _number(0, 1),
-    "top_k": _integer(0, 100_000),
-    "seed": _integer(0, 2**32 - 2),  # the engine takes 2**32 - 1 for "draw one"
-    "frequency_penalty": _number(-2, 2),
-    "presence_penalty": _number(-2, 2),
-    "repeat_penalty": _number(0, 5),
-    "stop": _Takes(
-        "a text or a list of texts",
-        lambda value: (
-            isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
-        ),
-    ),
+PARAMETERS: Mapping[str, Takes] = {
+    "temperature": number(0, 5),
+    "top_p": number(0, 1),
+    "min_p": number(0, 1),
+    "top_k": integer(0, 100_000),
+    "seed": integer(0, 2**32 - 2),  # the engine takes 2**32 - 1 for "draw one"
+    "frequency_penalty": number(-2, 2),
+    "presence_penalty": number(-2, 2),
+    "repeat_penalty": number(0, 5),
+    "stop": TEXT_OR_TEXTS,
 }
 """The sampling parameters that the engine is sent, under these names, and what each takes."""
 
@@ -156,11 +134,7 @@ class EmbeddedExecutor:
         """Refuse an unknown model or parameter, and say what is not installed. Loads nothing."""
         if spec.model not in ("", MODEL):
             raise UnknownModel.from_name(self.provider, spec.model, [MODEL])
-        if unknown := set(spec.params) - set(PARAMETERS):
-            raise UnknownParameter.from_names(self.provider, unknown, PARAMETERS)
-        for name, value in spec.params.items():
-            if not PARAMETERS[name].test(value):
-                raise UnknownParameter.bad_value(self.provider, name, value, PARAMETERS[name].words)
+        refuse_others(self.provider, spec.params, PARAMETERS)
         if importlib.util.find_spec("xllamacpp") is None:
             raise MissingExtra.of("embedded", "xllamacpp")
         _ = self.weights

@@ -73,7 +73,12 @@ def check_ids(requests: pl.DataFrame) -> None:
 
 
 def lines(
-    requests: pl.DataFrame, parts_for: PartsFor, max_tokens: int, envelope: Envelope = _BARE
+    requests: pl.DataFrame,
+    parts_for: PartsFor,
+    max_tokens: int,
+    envelope: Envelope = _BARE,
+    *,
+    rows: int = ROWS_A_SLICE,
 ) -> Iterator[pl.DataFrame]:
     """Encode a `REQUESTS` frame, slice by slice.
 
@@ -87,6 +92,8 @@ def lines(
         The limit of rows that change nothing.
     envelope
         What stands round each body.
+    rows
+        Rows encoded at once.
 
     Yields
     ------
@@ -95,7 +102,7 @@ def lines(
     """
     base = parts_for(max_tokens)
     bare = envelope is _BARE
-    for part in requests.select("custom_id", "content", "variant").iter_slices(ROWS_A_SLICE):
+    for part in requests.select("custom_id", "content", "variant").iter_slices(rows):
         ids = [] if bare else [pl.lit(envelope.before), pl.col("custom_id"), pl.lit(envelope.between)]
         encoded = part.select(
             "custom_id",
@@ -140,12 +147,6 @@ def sizes(content_bytes: pl.Series, parts: BodyParts, envelope: Envelope) -> pl.
     `content_bytes` is `plan.json_bytes` of the content, so the bound is exact but for rows with a variant.
     """
     return (content_bytes.cast(pl.Int64) + _constant_bytes(parts, envelope)).alias("bytes")
-
-
-def encoded_sizes(content: pl.Series, parts: BodyParts, envelope: Envelope) -> pl.Series:
-    """Return each line's encoded bytes (Int64), its newline included, for rows without a variant; at most one over."""
-    quoted = _quoted(content).str.len_bytes().cast(pl.Int64)
-    return (quoted + (_constant_bytes(parts, envelope) - 2)).alias("bytes")
 
 
 def _constant_bytes(parts: BodyParts, envelope: Envelope) -> int:

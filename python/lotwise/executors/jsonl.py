@@ -103,18 +103,6 @@ def private_file(suffix: str, directory: str | None = None) -> Path:
     return Path(name)
 
 
-def lists_by_way_of_disk(chunks: Iterable[bytes], directory: str | None = None) -> Iterator[list[bytes]]:
-    """Write a download to disk whole, then yield its lines in lists.
-
-    Nothing is yielded of a download that breaks off. The file is gone when the iterator ends or is closed.
-    """
-    with temporary_path(".download", directory) as path:
-        with path.open("wb") as sink:
-            for chunk in chunks:
-                sink.write(chunk)
-        yield from in_lists(split_lines(read_file(path)))
-
-
 def append_lines(path: Path, lines: pl.Series, end: str = "\n") -> None:
     """Append a String series to a file, each value as it stands and followed by `end`.
 

@@ -21,6 +21,24 @@ def table() -> Mapping[str, Any]:
     return tomllib.loads(text)
 
 
+def retention(provider: str, limits: Limits) -> str | None:
+    """Say for how long what is sent in batches can be read at a provider, and of which day that is known.
+
+    Parameters
+    ----------
+    limits
+        Those of the executor: an interactive one has no retention, and an override counts.
+
+    Returns
+    -------
+    Words for a person; None where this table does not know it.
+    """
+    if limits.retention_s is None or provider not in table():
+        return None
+    days = f"{limits.retention_s / _DAY_S:g} days"
+    return f"for {days} by {provider}: {table()[provider]['retention']} (checked {table()['checked']})"
+
+
 def limits_of(provider: str, overrides: Mapping[str, Any] | None = None) -> Limits:
     """Return a provider's limits.
 

@@ -7,7 +7,6 @@ batch's metadata, where a crash finds them again. In every final state both the 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,16 +25,19 @@ from lotwise.errors import (
     ResultsGone,
     Unreachable,
 )
-from lotwise.executors import encode, jsonl
+from lotwise.executors import encode, fanout, jsonl
 from lotwise.executors import openai_dialect as dialect
-from lotwise.executors.live import Answer, Pace, ask, bodies, in_window
+from lotwise.executors.live import bodies
 from lotwise.executors.openai_account import ERRORS, KEY_VARIABLE, Service
-from lotwise.executors.reading import count, items_of, mapping, word
-from lotwise.executors.sdk import Fault, attempt, document, id_of, newer, pages, save
+from lotwise.executors.pace import Pace
+from lotwise.executors.reading import count, items_of, load_line, mapping, text_of, word
+from lotwise.executors.sdk import Fault, attempt, document, id_of, newer, pages, save, server_of
 from lotwise.request import Listed, Observation, Phase, Shard, Spec
 
 _RUNNING = frozenset({"validating", "in_progress", "finalizing", "cancelling", "canceling", "queued", "pending"})
 _ENDED = frozenset({"completed", "expired", "cancelled", "canceled"})
+_MILLISECONDS = 10**11
+"""Times from here on are no seconds, but the milliseconds that some gateways write."""
 
 
 class OpenAIExecutor(Service):
@@ -207,6 +209,38 @@ class OpenAIExecutor(Service):
         if gone:
             raise ResultsGone.of(batch_id, "file_not_found")
 
+    def first_ids(self, batch_id: str, limit: int = 10) -> list[str]:
+        """Return up to `limit` custom ids of an ended batch, to tell whose one without our metadata is.
+
+        Raises
+        ------
+        BatchNotFound, Unreachable, ResultsGone
+            As in `fetch`.
+        """
+        found: list[str] = []
+        for file_id in _files(self._batch(batch_id)):
+            fault = self._first_ids(file_id, found, limit)
+            if len(found) >= limit:
+                break
+            if fault is not None:
+                raise ResultsGone.of(batch_id, "file_not_found") if fault.absent else fault.unreachable()
+        return found
+
+    def _first_ids(self, file_id: str, found: list[str], limit: int) -> Fault | None:
+        """Add a file's custom ids to those that are found, until there are enough; the rest is not read."""
+        client = self.client
+
+        def run() -> None:
+            with client.files.with_streaming_response.content(file_id) as response:
+                for line in jsonl.split_lines(response.iter_bytes(jsonl.READ_BYTES)):
+                    custom_id = text_of((load_line(line) or {}).get("custom_id"))
+                    if custom_id is not None:
+                        found.append(custom_id)
+                    if len(found) >= limit:
+                        return
+
+        return attempt(run, ERRORS)
+
     def _download(self, file_id: str, path: Path) -> Fault | None:
         client = self.client
 
@@ -275,14 +309,15 @@ class OpenAIExecutor(Service):
 
 
 class OpenAIInteractive(Service):
-    """Requests as synchronous calls, a bounded number at once."""
+    """Requests as synchronous calls, as many at once as the provider takes."""
 
     window: int
 
     def __init__(self, *, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(options=options)
-        self.window = self.options.window
+        self.window = self.options.max_concurrency
         self.limits = replace(self.limits, max_bytes=None, retention_s=None)
+        self._pace = Pace(self.options.allowance)
 
     def check(self, spec: Spec) -> None:
         """Refuse what can be known to fail before anything is sent; see `OpenAIExecutor.check`."""
@@ -298,30 +333,28 @@ class OpenAIInteractive(Service):
 
         Notes
         -----
-        An answer that was lost on its way is a line with the code ``uncertain``: it may have been charged.
+        An answer that was lost on its way is a line with the code ``uncertain``: it may have been charged. The SDK says
+        where calls go and with which headers; they are made by a client of our own (see `lotwise.executors.fanout`).
         """
         encode.check_ids(requests)
-        pace = Pace(self.window)
-        once = self.client.with_options(max_retries=0)
+        return fanout.answers(
+            bodies(requests, self.parts_for(spec), spec.max_tokens),
+            server=self._server,
+            line=dialect.answer_line,
+            pace=self._pace,
+            window=self.window,
+            max_tokens=spec.max_tokens,
+        )
+
+    def _server(self) -> fanout.Server:
+        client = self.client
         path = dialect.PATHS[self.options.endpoint].removeprefix("/v1")
 
-        def post(body: io.BytesIO) -> httpx2.Response:
-            return once.post(path, cast_to=httpx2.Response, content=body)
+        def post(http: httpx2.Client) -> object:
+            once = client.with_options(http_client=http, max_retries=0)
+            return once.post(path, cast_to=httpx2.Response, content=b"{}")
 
-        def call(request: tuple[str, bytes]) -> bytes:
-            return _line(ask(*request, post, ERRORS, pace))
-
-        return in_window(bodies(requests, self.parts_for(spec), spec.max_tokens), call, pace)
-
-
-def _line(answer: Answer) -> bytes:
-    """Put an answer into the envelope of a result line."""
-    start = b'{"id":null,"custom_id":' + encode.json_text(answer.custom_id).encode()
-    if answer.failure is not None:
-        code = encode.json_text(answer.failure).encode()
-        return start + b',"response":null,"error":{"code":' + code + b',"message":""}}'
-    told = f',"response":{{"status_code":{answer.status},"request_id":{encode.json_text(answer.request_id)},"body":'
-    return start + told.encode() + (answer.body or b"null") + b'},"error":null}'
+        return server_of(post, ERRORS)
 
 
 def _files(batch: Mapping[str, Any]) -> list[str]:
@@ -332,5 +365,7 @@ def _files(batch: Mapping[str, Any]) -> list[str]:
 
 def _created_at(batch: Mapping[str, Any]) -> datetime:
     told = count(batch.get("created_at"))
-    # Without a time it may be anyone's, so it is in: leaving it out could leave an orphan out.
-    return datetime.now(UTC) if told is None else datetime.fromtimestamp(told, UTC)
+    if told is None or told >= 1_000 * _MILLISECONDS:
+        # Without a time it may be anyone's, so it is in: leaving it out could leave an orphan out.
+        return datetime.now(UTC)
+    return datetime.fromtimestamp(told / 1_000 if told >= _MILLISECONDS else told, UTC)

@@ -20,9 +20,11 @@ from lotwise.errors import (
 )
 from lotwise.executors import encode
 from lotwise.executors import openai_dialect as dialect
+from lotwise.executors.credentials import digest, refuse_unsendable, set_by_hand
 from lotwise.executors.limits import limits_of
+from lotwise.executors.pace import Allowance, refuse_bad_pace
 from lotwise.executors.reading import items_of, mapping
-from lotwise.executors.sdk import Fault, RawResponse, attempt, digest, document
+from lotwise.executors.sdk import Fault, RawResponse, attempt, document
 from lotwise.request import Limits, Spec
 
 ERRORS = (openai.OpenAIError,)
@@ -52,8 +54,11 @@ class Options:
         2,592,000); None for its default.
     list_page
         Batches asked for in one page of the list.
-    window
-        Synchronous calls in flight.
+    max_concurrency
+        Synchronous calls in flight at most; how many there are is found by trying. A kill leaves at most so many of
+        which it is not known whether they were charged.
+    rpm, tpm
+        Requests and tokens a minute of synchronous calls; None for no limit but the provider's own.
     temp_dir
         Where encoded requests and downloads lie for a moment; None for the system's temporary folder.
     limits
@@ -71,7 +76,9 @@ class Options:
     input_expires_s: int | None = None
     output_expires_s: int | None = None
     list_page: int = 100
-    window: int = 16
+    max_concurrency: int = 64
+    rpm: float | None = None
+    tpm: float | None = None
     temp_dir: str | None = None
     limits: Mapping[str, Any] | None = None
 
@@ -90,9 +97,13 @@ class Options:
         made = cls(**dict(given or {}))
         if made.endpoint not in dialect.PATHS:
             raise UnknownParameter.bad_value("openai", "endpoint", made.endpoint, "'chat' or 'responses'")
-        if made.window < 1:
-            raise UnknownParameter.bad_value("openai", "window", made.window, "a positive number")
+        refuse_bad_pace("openai", made)
         return made
+
+    @property
+    def allowance(self) -> Allowance:
+        """What synchronous calls may ask of the provider."""
+        return Allowance(max_concurrency=self.max_concurrency, rpm=self.rpm, tpm=self.tpm)
 
 
 class Service:
@@ -107,12 +118,16 @@ class Service:
         self.options = Options.of(options)
         self.limits = limits_of("openai", self.options.limits)
 
+    def kept_options(self) -> Mapping[str, Any]:
+        """Return the options that were given; the address only where it is not the environment's."""
+        return set_by_hand(self.options)
+
     @cached_property
     def client(self) -> openai.OpenAI:
         given = self.options
         absent = None
         try:
-            return openai.OpenAI(
+            made = openai.OpenAI(
                 base_url=given.base_url,
                 organization=given.organization,
                 project=given.project,
@@ -121,6 +136,9 @@ class Service:
             )
         except openai.OpenAIError:
             absent = MissingCredentials.unset(self.provider, KEY_VARIABLE)
+        else:
+            refuse_unsendable(self.provider, KEY_VARIABLE, made.api_key)
+            return made
         raise absent
 
     def get(self, call: Callable[[openai.OpenAI], RawResponse]) -> dict[str, Any] | Fault:
@@ -201,14 +219,9 @@ class Service:
         )
 
     def sizes(self, spec: Spec, content_bytes: pl.Series) -> pl.Series:
-        """Return an upper bound of each request's encoded bytes (Int64), from its content's UTF-8 bytes."""
+        """Return an upper bound of each request's encoded bytes (Int64), from `plan.json_bytes` of its content."""
         parts = self.parts_for(spec)(spec.max_tokens)
         return encode.sizes(content_bytes, parts, dialect.envelope(self.options.endpoint))
-
-    def encoded_sizes(self, spec: Spec, content: pl.Series) -> pl.Series:
-        """Return each request's encoded bytes (Int64), from its content, for rows without a variant."""
-        parts = self.parts_for(spec)(spec.max_tokens)
-        return encode.encoded_sizes(content, parts, dialect.envelope(self.options.endpoint))
 
     def body(self, spec: Spec, content: str, variant: str | None = None) -> bytes:
         """Return the body that is sent for one request, from request and variant alone."""

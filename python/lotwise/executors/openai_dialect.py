@@ -13,6 +13,7 @@ import rfc8785
 
 from lotwise.errors import UnsupportedParameter
 from lotwise.executors.encode import BodyParts, Envelope, json_text
+from lotwise.executors.live import Answer
 from lotwise.executors.openai_lines import read_lines
 from lotwise.executors.wire_schema import Subset, WireSchema, to_wire
 from lotwise.request import Spec
@@ -21,6 +22,7 @@ __all__ = [
     "PATHS",
     "SUBSET",
     "Endpoint",
+    "answer_line",
     "body_parts",
     "envelope",
     "read_lines",
@@ -120,6 +122,7 @@ def body_parts(
     *,
     max_tokens: int | None = None,
     max_tokens_name: str | None = None,
+    response_format: str | None = None,
 ) -> BodyParts:
     """Make the constant parts of a request body.
 
@@ -134,6 +137,8 @@ def body_parts(
     max_tokens_name
         The field that carries it in chat completions: older servers know ``max_tokens`` only. None for
         ``max_completion_tokens``.
+    response_format
+        What chat completions ask for in place of the schema: a whole member of the body; None for the schema.
 
     Returns
     -------
@@ -147,8 +152,8 @@ def body_parts(
         members.append(f'"{max_tokens_name or "max_completion_tokens"}":{limit}')
         members += params_text(spec.params)
         if spec.wire_schema is not None:
-            form = _schema_form(spec.wire_schema)
-            members.append(f'"response_format":{{"type":"json_schema","json_schema":{{{form}}}}}')
+            form = f'"response_format":{{"type":"json_schema","json_schema":{{{_schema_form(spec.wire_schema)}}}}}'
+            members.append(response_format or form)
         if spec.system is not None:
             turns.insert(0, ("system", spec.system))
         messages = "messages"
@@ -174,3 +179,13 @@ def envelope(endpoint: Endpoint) -> Envelope:
         between=f'","method":"POST","url":"{PATHS[endpoint]}","body":',
         after="}",
     )
+
+
+def answer_line(answer: Answer) -> bytes:
+    """Put the answer to a synchronous call into the envelope of a result line."""
+    start = b'{"id":null,"custom_id":' + json_text(answer.custom_id).encode()
+    if answer.failure is not None:
+        code = json_text(answer.failure).encode()
+        return start + b',"response":null,"error":{"code":' + code + b',"message":""}}'
+    told = f',"response":{{"status_code":{answer.status},"request_id":{json_text(answer.request_id)},"body":'
+    return start + told.encode() + (answer.body or b"null") + b'},"error":null}'

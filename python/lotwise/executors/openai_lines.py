@@ -24,6 +24,7 @@ from lotwise.executors.reading import (
     items_of,
     load_line,
     mapping,
+    no_object,
     read_with,
     representable,
     text_of,
@@ -308,7 +309,8 @@ def _meaning(record: Mapping[str, Any]) -> tuple[Code, str | None, str | None, s
     elif "status" in fields:
         code, answer, detail, end = _responses(fields)
     else:
-        return Code.SERVER_ERROR, None, "empty_body", None, fields
+        code, detail = no_object(body)
+        return code, None, detail, None, fields
     return code, answer, detail, end, fields
 
 

@@ -38,7 +38,7 @@ BLOCKED_WORDS = frozenset(
 )
 """Error words by which a provider says that the account cannot send, whatever the status."""
 
-# Made by this package where a synchronous call gave no answer (see `lotwise.executors.live`).
+# Made by this package where a synchronous call gave no answer (see `lotwise.executors.fanout`).
 ANSWER_LOST = "answer_lost"
 NOT_SENT = "not_sent"
 
@@ -100,12 +100,26 @@ def representable(text: str | None) -> str | None:
 
 
 def load_line(line: bytes) -> dict[str, Any] | None:
-    """Parse one line leniently (a byte-order mark, NaN, lone surrogates pass); None for what is no JSON object."""
+    """Parse one line leniently (a byte-order mark, NaN, half a surrogate pair, a bare control character pass).
+
+    Returns None for what is no JSON object.
+    """
     try:
-        record = json.loads(line.decode("utf-8-sig"))
+        record = json.loads(line.decode("utf-8-sig"), strict=False)
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
+
+
+def no_object(body: object) -> tuple[Code, str]:
+    """Say what a 200 answer means whose body is no JSON object, as `live.one_line_of_json` or a provider passed it on.
+
+    Nothing at all is a server's error, and text that never was an object is some other program's page: neither was
+    charged. What begins as an object is the model's answer, spoiled on its way, and may have been.
+    """
+    if not isinstance(body, str) or not body.strip():
+        return Code.SERVER_ERROR, "empty_body"
+    return Code.UNREADABLE if body.lstrip().startswith("{") else Code.SERVER_ERROR, "not_json"
 
 
 def unreadable(custom_id: str | None, detail: str) -> Row:

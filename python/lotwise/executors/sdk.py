@@ -7,11 +7,9 @@ is raised outside of it, with no exception behind it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -20,7 +18,9 @@ import httpx2
 import msgspec
 
 from lotwise.errors import CreateRejected, CreateUncertain, Unreachable
-from lotwise.executors.reading import BLOCKED_WORDS, items_of, word
+from lotwise.executors.fanout import Server
+from lotwise.executors.live import error_words, retry_after_s
+from lotwise.executors.reading import BLOCKED_WORDS, mapping
 
 T = TypeVar("T")
 Errors = tuple[type[Exception], ...]
@@ -100,37 +100,15 @@ def fault_of_response(response: httpx2.Response) -> Fault:
     """Take the facts out of an HTTP answer that is an error."""
     status = response.status_code
     try:
-        body = msgspec.json.decode(response.content)
-    except (msgspec.DecodeError, httpx2.HTTPError, httpx2.StreamError):
-        body = None
-    error = body.get("error", body) if isinstance(body, dict) else None
-    fields = error if isinstance(error, dict) else {}
-    words = [w.lower() for name in ("code", "type") if (w := word(fields.get(name)))]
+        words = error_words(response.content)
+    except (httpx2.HTTPError, httpx2.StreamError):
+        words = []
     return Fault(
         status=status,
         code=words[0] if words else f"http_{status}",
         words=frozenset(words),
         wait_s=retry_after_s(response.headers),
     )
-
-
-def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Return the seconds that the provider asks to wait, or None; both forms of ``Retry-After`` and its ms kin."""
-    try:
-        if "retry-after-ms" in headers:
-            return max(0.0, float(headers["retry-after-ms"]) / 1000)
-        given = headers.get("retry-after")
-        if given is None:
-            return None
-        if given.replace(".", "", 1).isdigit():
-            return float(given)
-        until = parsedate_to_datetime(given)
-        # The provider's own clock where it tells it: ours may be minutes off.
-        told = headers.get("date")
-        start = parsedate_to_datetime(told) if told else now or datetime.now(UTC)
-        return max(0.0, (until - start).total_seconds())
-    except (ValueError, TypeError):
-        return None
 
 
 def attempt(do: Callable[[], T], errors: Errors) -> T | Fault:
@@ -202,8 +180,8 @@ def pages(get: Callable[[str | None], dict[str, Any] | Fault]) -> Iterator[list[
     Raises
     ------
     Unreachable
-        A page did not come, the list is endless, or it claims more and repeats itself: nothing may be concluded from
-        what such a list lacks.
+        A page did not come or holds no list of things with ids, the list is endless, or it claims more and brings
+        nothing new: nothing may be concluded from what such a list lacks.
     """
     cursor: str | None = None
     seen: set[str] = set()
@@ -211,10 +189,14 @@ def pages(get: Callable[[str | None], dict[str, Any] | Fault]) -> Iterator[list[
         page = get(cursor)
         if isinstance(page, Fault):
             raise page.unreachable()
-        entries = [entry for entry in items_of(page.get("data")) if isinstance(entry, dict) and entry.get("id")]
+        entries = page.get("data")
+        if entries is None and page.get("has_more") is False:
+            return  # how some gateways write an empty list
+        if not isinstance(entries, list) or not all(id_of(mapping(entry)) for entry in entries):
+            raise Unreachable("list_unreadable")  # a proxy's notice, say: by no means an empty list
         fresh = [entry for entry in entries if entry["id"] not in seen]
         if not fresh:
-            if entries and page.get("has_more") is True:
+            if page.get("has_more") is True:
                 raise Unreachable("list_repeats_itself")
             return
         seen.update(entry["id"] for entry in fresh)
@@ -235,11 +217,49 @@ def newer(
     for page in found:
         times = [created_at(entry) for entry in page]
         yield from (entry for entry, made in zip(page, times, strict=True) if made >= since)
-        newest_first = all(one >= other for one, other in pairwise(times))
+        newest_first = times[0] > times[-1] and all(one >= other for one, other in pairwise(times))
         if newest_first and times[-1] < since:
             return
 
 
-def digest(secret: str) -> str:
-    """Return a fingerprint of a credential that does not give it away."""
-    return "key-" + hashlib.sha256(b"lotwise account\0" + secret.encode()).hexdigest()[:12]
+CONNECT_S = 30.0
+"""How long a connection may take to be made where the SDK allows it as long as the whole call."""
+
+_OF_ONE_CALL = frozenset({"host", "content-length", "connection", "accept-encoding", "idempotency-key"})
+
+
+def server_of(post: Callable[[httpx2.Client], object], errors: Errors) -> Server:
+    """Return where an SDK's client would send a call, with all its headers and its time-outs. Sends nothing.
+
+    The SDK builds a whole request, from the user's environment and with credentials of whatever kind, and hands it to
+    a transport that only looks at it. Parts of the body's own are left out.
+
+    Parameters
+    ----------
+    post
+        Makes the call through the HTTP client that it is given.
+
+    Raises
+    ------
+    Unreachable
+        The SDK could not get credentials.
+    """
+    seen: list[httpx2.Request] = []
+
+    def look(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request)
+        return httpx2.Response(200, json={})
+
+    with httpx2.Client(transport=httpx2.MockTransport(look)) as nowhere:
+        made = attempt(lambda: post(nowhere), errors)
+    if isinstance(made, Fault):
+        raise made.unreachable()
+    request = seen[-1]
+    limits: Mapping[str, float | None] = request.extensions.get("timeout", {})
+    timeout_s = limits.get("read") or 600.0
+    return Server(
+        url=str(request.url),
+        headers={name: value for name, value in request.headers.items() if name.lower() not in _OF_ONE_CALL},
+        timeout_s=timeout_s,
+        connect_timeout_s=min(limits.get("connect") or timeout_s, CONNECT_S),
+    )
