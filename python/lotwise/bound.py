@@ -9,17 +9,17 @@ from decimal import Decimal
 
 import polars as pl
 
-from lotwise.job import Job
+from lotwise.job import Job, Lane
 
 VARIANT_BYTES = 256
 """What a changed retry adds around its variant, at most."""
 
 
-def sized(job: Job, requests: pl.DataFrame) -> pl.DataFrame:
+def sized(job: Job, lane: Lane, requests: pl.DataFrame) -> pl.DataFrame:
     """Return requests (with `content_bytes` and `variant`) with the most `bytes` that each has when it is encoded."""
     # A changed retry tells the model what was wrong: a few dozen bytes a fault beside the variant's own.
     told = pl.col("variant").str.len_bytes().fill_null(0).cast(pl.Int64)
-    plain = job.executor.sizes(job.spec, requests["content_bytes"])
+    plain = lane.executor.sizes(job.spec, requests["content_bytes"])
     return requests.with_columns(bytes=plain).with_columns(
         pl.col("bytes") + pl.when(told > 0).then(2 * told + VARIANT_BYTES).otherwise(0)
     )
@@ -31,11 +31,11 @@ def allowed_tokens(job: Job, requests: pl.DataFrame) -> pl.Series:
     return changed.fill_null(job.spec.max_tokens)
 
 
-def upper_bound(job: Job, requests: pl.DataFrame) -> Decimal | None:
+def upper_bound(job: Job, lane: Lane, requests: pl.DataFrame) -> Decimal | None:
     """Return the most that `sized` requests can cost together, in dollars; None where no price is known."""
-    if job.prices is None:
+    if lane.prices is None:
         return None
-    return job.prices.upper_bound(
+    return lane.prices.upper_bound(
         input_bytes=int(requests["bytes"].sum()),
         output_tokens=int(allowed_tokens(job, requests).sum()),
         requests=requests.height,

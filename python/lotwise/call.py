@@ -8,8 +8,10 @@ a single row is rendered.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, TypedDict
 
@@ -19,14 +21,25 @@ from lotwise import canary as rules
 from lotwise import engine, lots
 from lotwise.canary import Canary, Mode
 from lotwise.cost import Prices
-from lotwise.errors import BadArgument, BadGolden, HostedRefused, ModelNotSaid, NotAFrame, OutputClash, PriceUnknown
+from lotwise.errors import (
+    BadArgument,
+    BadGolden,
+    HostedRefused,
+    MissingCredentials,
+    MissingServer,
+    ModelNotSaid,
+    NotAFrame,
+    OutputClash,
+    PriceUnknown,
+    Unreachable,
+)
 from lotwise.evidence import DECISIONS, Acceptance
 from lotwise.executors import Tier, hosted_by_name, load
 from lotwise.executors.base import BatchExecutor, StreamExecutor
 from lotwise.golden import Golden, GoldenSet
-from lotwise.job import Options
+from lotwise.job import Lane, Options
 from lotwise.key import spec_digest
-from lotwise.lifecycle import ROW_STATES, Policy
+from lotwise.lifecycle import RETRY_SPEND, ROW_STATES, Policy
 from lotwise.prices import known as known_price
 from lotwise.render import Template, cache_warning, render, render_examples
 from lotwise.request import Code, Spec
@@ -37,6 +50,14 @@ EMBEDDED_DEFAULT_ROWS = 2_000
 """Rows up to which the embedded demo model is used without being named."""
 
 DEFAULT_MAX_TOKENS = 1_024
+
+LARGEST_BUDGET_USD = 1_000_000_000
+"""What the ledger's amounts can hold (18 digits, 9 of them behind the point)."""
+
+LONGEST_DEADLINE = timedelta(days=3_650)
+
+Reuse = Literal["exact", "compatible", "never"]
+"""Which known answers a call takes."""
 
 BOOKKEEPING = pl.Schema(
     {
@@ -90,6 +111,10 @@ class Arguments(TypedDict, total=False):
         Rules beyond the schema: Polars expressions over the answer's columns, or functions of the value.
     on_null
         "skip" a row with a null in a used column, or "render" it as ``null``.
+    reuse
+        Which known answers are taken: those to "exact" this request; "compatible" ones too, to the same messages and
+        model under another schema, limit or parameters, where they are valid under this schema; or "never" one that
+        was given before this `name`: the same name goes on where it was left, a new one asks and pays anew.
     retry
         Open another attempt of what has ended: "dead_lettered", "invalid", "refused", or codes of `llm_error`.
     into
@@ -100,6 +125,10 @@ class Arguments(TypedDict, total=False):
         Whether to show how far the run is; None for yes where somebody watches.
     poll_s
         Seconds between looks at a batch; None for a pause that grows with its age.
+    deadline
+        When the answers are wanted: a datetime with a time zone, a timedelta from now, or text such as "6h" or
+        "2026-12-01T08:00+01:00". When batches will not make it, they are canceled, and what they did not answer is
+        asked interactively, at the standard price and within the budget.
     data
         "local" refuses every executor that sends content off this machine, before anything is rendered for it.
     options
@@ -120,11 +149,13 @@ class Arguments(TypedDict, total=False):
     accept: Acceptance | None
     check: Check | Sequence[Check] | None
     on_null: Literal["skip", "render"]
+    reuse: Reuse
     retry: str | Sequence[str] | None
     into: str | None
     prefix: str | None
     progress: bool | None
     poll_s: float | None
+    deadline: datetime | timedelta | str | None
     data: Literal["local"] | None
     options: Options | None
 
@@ -144,12 +175,14 @@ class Call:
     options: Options
     policy: Policy
     prices: Prices | None
+    prices_said: Mapping[str, Any] | None
     budget_usd: Decimal | None
     accept: Acceptance
     accept_said: bool
     golden: GoldenSet | None
     canary_said: bool | Literal["override"] | None
     on_null: Literal["skip", "render"]
+    reuse: Reuse
     retry: tuple[str, ...]
     into: str | None
     prefix: str
@@ -157,6 +190,7 @@ class Call:
     ledger: str | os.PathLike[str] | None
     progress: bool | None
     poll_s: float | None
+    deadline: datetime | timedelta | None
     warnings: tuple[str, ...] = field(default=())
 
     def contents(self, frame: pl.DataFrame) -> Iterator[pl.Series]:
@@ -186,6 +220,10 @@ class Call:
             mode=mode,
         )
 
+    def lane(self, tier: Tier) -> Lane:
+        """Return the way to have this call's requests answered at a tier."""
+        return lane(self.spec, tier, self.options, _prices(self.prices_said, self.spec, tier, self.executor.hosted))
+
     @property
     def output_schema(self) -> pl.Schema:
         """The columns that are added to the frame, in order."""
@@ -200,8 +238,10 @@ class Call:
         return {self.prefix + name: dtype for name, dtype in fields.items()}
 
 
-def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any) -> Call:
+def prepare(frame: object, prompt: str, schema: object = None, *, sends: bool = True, **arguments: Any) -> Call:
     """Check a call's arguments against its frame's columns.
+
+    With `sends` false, what only sending needs (credentials, a server that answers) is a warning where it lacks.
 
     Raises
     ------
@@ -234,14 +274,26 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
         raise BadArgument.of("params", "must be a dict, such as {'temperature': 0}")
     if get("data") not in (None, "local"):
         raise BadArgument.of("data", "must be 'local' or None")
+    on_null = get("on_null", "skip")
+    if on_null not in ("skip", "render"):
+        raise BadArgument.of("on_null", "must be 'skip' or 'render'")
+    if get("prices") is not None and not isinstance(get("prices"), Mapping):
+        raise BadArgument.of("prices", "must be a dict, such as {'input_mtok': '1', 'output_mtok': '5'}")
+    reuse = _reuse(get("reuse", "exact"), get("name"))
+    budget, retry = _budget(get("budget")), _retry(get("retry"))
+    due, poll_s = _deadline(get("deadline")), _poll(get("poll_s"))
     template = Template.parse(prompt)
     template.check(frame.columns)
     translated = Schema.of(schema)
-    validator = Validator.of(translated, get("check"))
+    validator = Validator.of(translated, _checks(get("check")))
+    if reuse == "compatible":
+        validator = validator.taking_compatible()
     model = _model(get("model"), frame.height)
     if get("data") == "local" and hosted_by_name(model):
         raise HostedRefused.of(model)
-    executor, model_name = load(model, tier=get("tier"), options=executor_options(model, options))
+    executor, model_name = load(
+        model, tier=get("tier"), options=executor_options(model, options, priced=get("prices") is not None)
+    )
     if not isinstance(executor, BatchExecutor | StreamExecutor):
         raise BadArgument.of("model", f"{model!r} has no executor that can answer")
     if get("data") == "local" and executor.hosted:
@@ -267,15 +319,18 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
         max_tokens=max_tokens,
         repeat=options.repeat,
         model_digest=executor.model_digest(),
+        anew=get("name") if reuse == "never" else None,
     )
     digest = spec_digest(spec)
-    executor.check(spec)
+    try:
+        executor.check(spec)
+    except (MissingCredentials, MissingServer, Unreachable) as lacking:
+        if sends:
+            raise
+        warnings.append(f"to send this, more is needed: {lacking}")
     shared = len(spec.system or "") + sum(len(user) + len(answer) for user, answer in spec.examples)
     if executor.hosted and (warning := cache_warning(template, shared)):
         warnings.append(warning)
-    on_null = get("on_null", "skip")
-    if on_null not in ("skip", "render"):
-        raise BadArgument.of("on_null", "must be 'skip' or 'render'")
     render(frame.clear(), template, on_null=on_null)  # refuses columns that have no text
     call = Call(
         prompt=prompt,
@@ -289,23 +344,30 @@ def prepare(frame: object, prompt: str, schema: object = None, **arguments: Any)
         options=options,
         policy=policy_of(options),
         prices=_prices(get("prices"), spec, tier, executor.hosted),
-        budget_usd=_budget(get("budget")),
+        prices_said=get("prices"),
+        budget_usd=budget,
         accept=accept or Acceptance(),
         accept_said=accept is not None,
         golden=_golden(get("golden"), get("canary"), template, translated, spec, on_null, dict(frame.schema)),
         canary_said=get("canary"),
         on_null=on_null,
-        retry=_retry(get("retry")),
+        reuse=reuse,
+        retry=retry,
         into=get("into"),
         prefix=get("prefix") or "",
         name=get("name"),
         ledger=get("ledger"),
         progress=get("progress"),
-        poll_s=_poll(get("poll_s")),
+        poll_s=poll_s,
+        deadline=due,
         warnings=tuple(warnings),
     )
     if call.budget_usd is not None and call.prices is None and executor.paid:
-        raise PriceUnknown.of(model, tier)
+        raise PriceUnknown.of(model, tier, params)
+    if call.deadline is not None and tier == "batch":
+        turned = call.lane("interactive")  # refuses a provider that has no interactive tier
+        if call.budget_usd is not None and turned.prices is None and executor.paid:
+            raise PriceUnknown.of(model, "interactive", params)
     clashing = [name for name in call.output_schema if name in frame.columns]
     if clashing:
         raise OutputClash.from_names(clashing, into=call.into if clashing == [*call.answer_columns] else None)
@@ -329,13 +391,27 @@ def _golden(
     if golden is None:
         return None
     if not isinstance(golden, Golden):
-        raise BadArgument.of("golden", "must be lotwise.Golden(frame, answers=[...])")
+        raise BadArgument.of("golden", f"must be lotwise.Golden(frame, answers=[...]), not {type(golden).__name__}")
     bound = GoldenSet.bind(golden, template, schema, spec.examples, on_null=on_null, dtypes=dtypes)
-    n = bound.rows.height
-    best = rules.judge(threshold=bound.threshold, n_golden=n, agreed=n, bad_limit=None, n_frame=0, n_invalid=0)
-    if canary is not False and not best.passed:
-        raise BadGolden.because(f"{n} rows are too few: even if all agree, {best.reason.rpartition('; ')[2]}")
+    n, fewest = bound.rows.height, rules.fewest_golden(bound.threshold)
+    if canary is not False and n < fewest:
+        raise BadGolden.too_few(n, fewest, bound.threshold)
     return bound
+
+
+def lane(spec: Spec, tier: Tier, options: Options, prices: Prices | None) -> Lane:
+    """Load the executor that answers a spec at a tier. No network.
+
+    Raises
+    ------
+    BatchUnsupported, MissingExtra
+        As `executors.load`.
+    """
+    model = spec.model_name
+    executor, _ = load(model, tier=tier, options=executor_options(model, options, priced=prices is not None))
+    if not isinstance(executor, BatchExecutor | StreamExecutor):
+        raise BadArgument.of("model", f"{model!r} has no executor that can answer")
+    return Lane(executor=executor, prices=prices)
 
 
 def policy_of(options: Options) -> Policy:
@@ -343,18 +419,22 @@ def policy_of(options: Options) -> Policy:
     return Policy(
         max_resends=options.max_resends,
         systemic_rate=options.systemic_rate,
+        retry_spend=options.retry_spend,
         hold_uncertain=options.on_uncertain == "hold",
     )
 
 
-def executor_options(model: str, options: Options) -> dict[str, Any]:
-    """Return what an executor is made with: the caller's own options, and the time a create call may take.
+def executor_options(model: str, options: Options, *, priced: bool) -> dict[str, Any]:
+    """Return what an executor is made with: the caller's own options, and what the rest of the call says of it.
 
-    A provider's executor and the proof that a shard was never sent must mean the same time by it.
+    A provider's executor and the proof that a shard was never sent must mean the same time by a create call; and a
+    server of one's own that has a price (`priced`) is one that is paid for, wherever it is.
     """
     given = dict(options.executor_options)
     if model.partition(":")[0] in ("openai", "anthropic"):
         given.setdefault("create_timeout_s", options.create_timeout_s)
+    if model.partition(":")[0] == "online" and priced:
+        given.setdefault("paid", True)
     return given
 
 
@@ -382,38 +462,86 @@ def _model(model: str | None, n_rows: int) -> str:
     return "embedded"
 
 
+def _checks(given: object) -> tuple[Check, ...]:
+    each = given if isinstance(given, Sequence) and not isinstance(given, str) else () if given is None else (given,)
+    if not all(isinstance(one, pl.Expr) or callable(one) for one in each):
+        raise BadArgument.of("check", "must be a Polars expression or a function, or a list of them")
+    return tuple(each)
+
+
 def _prices(prices: Mapping[str, Any] | None, spec: Spec, tier: str, hosted: bool) -> Prices | None:
     if prices is not None:
         return Prices.given(prices, tier)
-    return known_price(spec.provider, spec.model, tier) if hosted else None
+    return known_price(spec.provider, spec.model, tier, spec.params) if hosted else None
 
 
 def _budget(budget: object) -> Decimal | None:
     if budget is None:
         return None
     if isinstance(budget, bool) or not isinstance(budget, Decimal | int | str):
-        raise BadArgument.of("budget", "must be US dollars as Decimal, int or str; a float cannot say cents exactly")
+        raise BadArgument.of(
+            "budget",
+            f"must be US dollars as Decimal, int or str, which say cents exactly, not {type(budget).__name__}",
+        )
     try:
         amount = Decimal(budget)
     except InvalidOperation:
-        raise BadArgument.of("budget", "is not an amount of US dollars") from None
+        raise BadArgument.of("budget", f"must be an amount of US dollars, not {budget!r}") from None
     if not amount.is_finite() or amount < 0:
-        raise BadArgument.of("budget", "must be a finite amount, not below zero")
+        raise BadArgument.of("budget", f"must be a finite amount and not below zero, not {budget}")
+    if amount >= LARGEST_BUDGET_USD:
+        raise BadArgument.of("budget", f"must be below {LARGEST_BUDGET_USD:,} US dollars, not {budget}")
     return amount
 
 
+def _reuse(reuse: object, name: object) -> Reuse:
+    if reuse not in ("exact", "compatible", "never"):
+        raise BadArgument.of("reuse", "must be 'exact', 'compatible' or 'never'")
+    if reuse == "never" and not name:
+        raise BadArgument.of(
+            "reuse", "'never' needs name=: the same name goes on where it was left, so that a crash pays nothing twice"
+        )
+    return reuse
+
+
 _STATES = ("dead_lettered", "invalid", "refused")
-_CODES = (*(code.value for code in Code), "invalid_json", "schema_mismatch", "empty", "check_failed", "oversize")
+_CODES = (
+    *(code.value for code in Code),
+    *("invalid_json", "schema_mismatch", "empty", "check_failed", "not_judged", "oversize", RETRY_SPEND),
+)
 
 
 def _retry(retry: object) -> tuple[str, ...]:
     if retry is None:
         return ()
     words = (retry,) if isinstance(retry, str) else tuple(retry) if isinstance(retry, Sequence) else ()
+    if not words:
+        raise BadArgument.of("retry", "must be a state or reason, such as 'invalid', or a list of them")
     unknown = [str(word) for word in words if word not in (*_STATES, *_CODES)]
-    if unknown or not words:
-        raise BadArgument.unknown(unknown or ["retry"], dict.fromkeys((*_STATES, *_CODES)), where="retry")
+    if unknown:
+        raise BadArgument.unknown(unknown, dict.fromkeys((*_STATES, *_CODES)), where="retry")
     return tuple(str(word) for word in words)
+
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def _deadline(deadline: object) -> datetime | timedelta | None:
+    if isinstance(deadline, str):
+        span = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", deadline.strip())
+        try:
+            deadline = timedelta(**{_UNITS[span[2]]: float(span[1])}) if span else datetime.fromisoformat(deadline)
+        except (ValueError, OverflowError):
+            raise BadArgument.of("deadline", "is no time; write '6h' or '2026-12-01T08:00+01:00'") from None
+    if isinstance(deadline, timedelta) and abs(deadline) > LONGEST_DEADLINE:
+        raise BadArgument.of("deadline", f"must be at most {LONGEST_DEADLINE.days:,} days away")
+    if deadline is None or isinstance(deadline, timedelta):
+        return deadline
+    if not isinstance(deadline, datetime):
+        raise BadArgument.of("deadline", "must be a datetime, a timedelta or text such as '6h'")
+    if deadline.tzinfo is None:
+        raise BadArgument.of("deadline", "needs a time zone, such as 2026-12-01T08:00+01:00")
+    return deadline.astimezone(UTC)
 
 
 def _poll(poll_s: object) -> float | None:

@@ -11,20 +11,28 @@ import logging
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
 import polars as pl
 
-from lotwise import lifecycle, lots, reconcile, watch
+from lotwise import collect, deadline, lifecycle, lots, orphans, reconcile, watch
 from lotwise.bound import allowed_tokens, sized, upper_bound
 from lotwise.errors import BudgetTooSmall, ClaimLost, RunEnded
 from lotwise.job import Job, Snapshot
 from lotwise.key import keys as content_keys
-from lotwise.ledger.store import Intent, Ledger, ShardRow, lease
-from lotwise.lifecycle import RequestState, ShardState
+from lotwise.ledger import requests as request_book
+from lotwise.ledger import results as result_book
+from lotwise.ledger import retries
+from lotwise.ledger import runs as run_book
+from lotwise.ledger import shards as shard_book
+from lotwise.ledger.rows import OrphanRow, ShardRow
+from lotwise.ledger.shards import Intent, lease
+from lotwise.ledger.store import Ledger
+from lotwise.ledger.waiting import Waiting
+from lotwise.lifecycle import Policy, RequestState, ShardState
 from lotwise.plan import Pack, pack
 
 log = logging.getLogger("lotwise")
@@ -78,7 +86,7 @@ def enroll(ledger: Ledger, spec_digest: str, contents: Iterable[pl.Series], now:
             .drop_nulls("key")
             .unique("key", keep="first", maintain_order=True)
         )
-        n_new += ledger.enroll(spec_digest, requests, now)
+        n_new += request_book.enroll(ledger, spec_digest, requests, now)
     keys = pl.concat(keyed) if keyed else pl.Series("key", [], dtype=pl.String)
     return Enrolled(keys=keys, manifest=manifest_of(keys), n_new=n_new)
 
@@ -90,9 +98,14 @@ def manifest_of(keys: pl.Series) -> pl.DataFrame:
     )
 
 
-def job_digest(spec_digest: str, manifest: pl.DataFrame) -> str:
-    """Name the work itself, 40 hex: the same spec over the same set of requests, whoever calls for it and when."""
+def job_digest(spec_digest: str, manifest: pl.DataFrame, *, reuse: str = "exact") -> str:
+    """Name the work itself, 40 hex: the same spec over the same set of requests, whoever calls for it and when.
+
+    Work that also takes answers to compatible requests is another: it is done when the first is not.
+    """
     digest = hashlib.sha256(spec_digest.encode())
+    if reuse == "compatible":
+        digest.update(reuse.encode())
     for part in manifest["key"].to_list():
         digest.update(part.encode())
     return digest.hexdigest()[:40]
@@ -115,20 +128,26 @@ class Outlook:
     n_open
         Requests that are pending or submitted.
     n_waiting
-        Shards that are open.
+        Shards that are open, and batches that are to be canceled.
     pause_s
         Seconds until something is due.
     counts
         Distinct requests and rows by state.
     phases
         Open shards by what their provider, or we, call their state.
+    orphans
+        Batches that came or may come late for a shard that was given up, and are not dealt with.
+    waiting
+        Requests that are asked again later, by what went wrong; empty once sending is halted.
     """
 
     n_open: int
     n_waiting: int
+    orphans: Sequence[OrphanRow]
     pause_s: float
     counts: Mapping[str, tuple[int, int]]
     phases: Mapping[str, int]
+    waiting: Sequence[Waiting] = ()
 
 
 def drive(job: Job, *, wait: bool = True) -> Outlook:
@@ -138,14 +157,21 @@ def drive(job: Job, *, wait: bool = True) -> Outlook:
     """
     job.started_at = job.started_at or job.clock.now()
     judge_stored(job)
+    n_open = job.n_requests if job.deadline is None else look_ahead(job).n_open
     while True:
-        for shard in job.ledger.open_shards(job.run_id, job.job_id):
+        watch.look_again(job)
+        for shard in shard_book.open_of(job.ledger, job.run_id, job.job_id):
             advance(job, shard)  # adopt, poll, fetch, record, validate, settle
         if job.halted is None:
+            deadline.keep(job, n_open)
             send(job)  # cut, reserve, write the intent, creating, create
         outlook = look_ahead(job)
+        if orphans.pursue(job, outlook.orphans):  # batches that came late for shards that were given up: find, cancel
+            outlook = look_ahead(job)
+        n_open = outlook.n_open
         tell(job, outlook)
-        finished = outlook.n_waiting == 0 and (outlook.n_open == 0 or job.halted is not None)
+        at_rest = outlook.n_waiting == 0 or (n_open == 0 and deadline.asks_twice(job))
+        finished = at_rest and (n_open == 0 or job.halted is not None)
         if finished:
             close_lots(job, outlook)
             end(job)
@@ -153,6 +179,17 @@ def drive(job: Job, *, wait: bool = True) -> Outlook:
             return outlook
         if outlook.pause_s > 0:
             job.clock.sleep(outlook.pause_s)
+
+
+def cancel(job: Job) -> None:
+    """End a run as canceled: nothing more is sent for it, and its open batches are canceled."""
+    run_book.end(job.ledger, job.run_id, "canceled", "canceled", job.clock.now())
+    job.halt("canceled")
+    if job.lane.streams:
+        return
+    for shard in shard_book.open_of(job.ledger, job.run_id, job.job_id):
+        if shard["run"] == job.run_id:
+            reconcile.cancel(job, shard)
 
 
 def advance(job: Job, shard: ShardRow) -> None:
@@ -172,10 +209,10 @@ def judge_stored(job: Job) -> None:
     if job.validator is None:
         return
     while True:
-        held = job.ledger.unjudged(job.run_id, job.validator_digest, JUDGE_ROWS)
+        held = result_book.unjudged(job.ledger, job.run_id, job.validator_digest, JUDGE_ROWS)
         if held.is_empty():
             return
-        judged = reconcile.judge(job, reconcile.reread(job, held))
+        judged = collect.judge(job, collect.reread(job, held))
         fresh = judged.filter(~pl.col("judged_before") & ~pl.col("ok")).unique("key", keep="any")
         moves = lifecycle.decide(
             fresh.with_columns(
@@ -187,7 +224,7 @@ def judge_stored(job: Job) -> None:
             ),
             job.policy,
         ).filter(to_state=RequestState.PENDING.value)
-        job.ledger.judge_again(job.validator_digest, judged, moves)
+        result_book.judge_again(job.ledger, job.validator_digest, judged, moves)
 
 
 # --- sending ------------------------------------------------------------------------------------------------------
@@ -202,15 +239,16 @@ def send(job: Job) -> None:
     job.fits_from = None
     while job.halted is None and room > 0:
         planned = next_shard(job)
-        if planned is None:
+        watch.look_again(job)
+        if planned is None or job.halted is not None:
             return
         try:
             shard = intend(job, watch.with_riders(job, planned))
             if shard is None:
                 return
             reconcile.submit(job, shard)
-            if job.streams:
-                reconcile.collect(job, {**shard, "state": ShardState.SUBMITTED.value})
+            if job.lane.streams:
+                collect.collect(job, {**shard, "state": ShardState.SUBMITTED.value})
             else:
                 room -= 1
         except RunEnded as ended:
@@ -222,29 +260,63 @@ def send(job: Job) -> None:
 
 def window(job: Job) -> int:
     """Return how many more shards may be in flight. A stream has one at a time, and answers it before the next."""
-    if job.streams:
+    if job.lane.streams:
         return 1
-    most = min(job.options.window or DEFAULT_WINDOW, job.executor.limits.max_in_flight or sys.maxsize)
-    return most - len(job.ledger.open_shards(job.run_id, job.job_id))
+    most = min(job.options.window or DEFAULT_WINDOW, job.lane.executor.limits.max_in_flight or sys.maxsize)
+    return most - len(shard_book.open_of(job.ledger, job.run_id, job.job_id))
 
 
 def next_shard(job: Job) -> pl.DataFrame | None:
     """Return the next planned shard; cuts anew when the plan is used up, and is None when nothing is due."""
     if not job.queue:
         now = job.clock.now()
-        pending = watch.unlocked(job, job.ledger.pending(job.run_id))
-        due = pending.filter(pl.col("due_at").is_null() | (pl.col("due_at") <= now))
+        pending = watch.unlocked(job, request_book.pending(job.ledger, job.run_id))
+        is_due = deadline.is_due(job, now)
+        due = may_be_sent(job, pending.filter(is_due))
+        if due.is_empty():
+            job.fits_from = pending.filter(~is_due).select(pl.col("due_at").min()).item()
+            return None
         cut = cut_shards(job, due)
         if cut.oversize.height:
-            job.ledger.give_up(cut.oversize["key"], RequestState.DEAD_LETTERED.value, "oversize")
+            request_book.give_up(job.ledger, cut.oversize["key"], RequestState.DEAD_LETTERED.value, "oversize")
         job.queue.extend(cut.shards)
     return job.queue.pop(0) if job.queue else None
+
+
+def may_be_sent(job: Job, due: pl.DataFrame) -> pl.DataFrame:
+    """Return what is due without the changed retries that would cost more than they may (promise 4).
+
+    Those wait while the first answers, whose cost is what they are measured by, are still coming in; then they end.
+    """
+    changed = due.filter(pl.col("variant").is_not_null() & ~pl.col("golden"))["key"]
+    if changed.is_empty() or retry_cap(job) is None:
+        return due
+    chosen = retries.choose(job.ledger, job.run_id, changed, job.policy)
+    if chosen.never.len():
+        request_book.give_up(job.ledger, chosen.never, RequestState.DEAD_LETTERED.value, lifecycle.RETRY_SPEND)
+        watch.tell(
+            job,
+            lifecycle.RETRY_SPEND,
+            None,
+            f"asking again what was answered badly has cost what it may, {job.policy.retry_spend:.0%} of the first "
+            f"answers; the rest is dead-lettered, until a retry of '{lifecycle.RETRY_SPEND}'",
+        )
+    kept = pl.concat([chosen.later, chosen.never])
+    return due.filter(~pl.col("key").is_in(kept.implode()))
+
+
+def retry_cap(job: Job) -> Policy | None:
+    """Return by what changed retries are bounded; None where they cost nothing, or no cap is wanted."""
+    return job.policy if job.policy.retry_spend is not None and job.lane.executor.paid else None
 
 
 def cut_shards(job: Job, due: pl.DataFrame) -> Pack:
     """Cut pending requests into shards under the provider's limits and the user's."""
     return pack(
-        sized(job, due), watch.room(job), shard_rows=job.options.shard_rows, shard_bytes=job.options.shard_bytes
+        sized(job, job.lane, due),
+        watch.room(job),
+        shard_rows=deadline.shard_rows(job),
+        shard_bytes=job.options.shard_bytes,
     )
 
 
@@ -253,25 +325,29 @@ def intend(job: Job, planned: pl.DataFrame) -> ShardRow | None:
     now = job.clock.now()
     shard = secrets.token_hex(8)
     while True:
-        bound = upper_bound(job, planned)
+        bound = upper_bound(job, job.lane, planned)
         intent = Intent(
             shard=shard,
             run=job.run_id,
             job=job.job_id,
             spec=job.spec_digest,
             provider=job.spec.provider,
-            account=job.executor.account(),
+            tier=job.lane.tier,
+            account=job.lane.executor.account(),
             purpose=job.purpose.value,
             owner=job.owner,
             lease_until=lease(now, job.options.lease_s),
             bytes=int(planned["bytes"].sum()),
             keys=planned["key"],
+            variants=planned["variant"],
             golden=planned.filter("golden")["key"],
             reserved_usd=bound,
+            in_flight=job.lane.in_flight,
             budget_usd=job.budget_usd,
+            retry_cap=retry_cap(job) if planned["variant"].is_not_null().any() else None,
         )
         try:
-            job.ledger.intend(intent, now)
+            shard_book.intend(job.ledger, intent, now)
         except BudgetTooSmall as full:
             wanted = planned if watch.undecided(job) else planned.filter(~pl.col("golden"))  # riders give way
             planned = fitting(job, wanted, full.budget_usd - full.committed_usd)
@@ -281,26 +357,31 @@ def intend(job: Job, planned: pl.DataFrame) -> ShardRow | None:
                 job.queue.clear()
                 return None
         else:
-            return job.ledger.shard(shard)
+            return shard_book.row(job.ledger, shard)
 
 
 def fitting(job: Job, planned: pl.DataFrame, room_usd: Decimal) -> pl.DataFrame:
     """Return the requests that fit together into what is left of the budget, the cheapest first."""
-    if job.prices is None:
+    prices = job.lane.prices
+    if prices is None:
         return planned.clear()
-    each = planned.with_columns(
-        _out=allowed_tokens(job, planned),
-    ).sort("bytes", "_out", "key")
+    # The bound is linear in both, and a retry with more output may be dearer than a longer request.
+    input_usd, output_usd = float(prices.dearest_input_mtok), float(prices.dearest_output_mtok)
+    each = (
+        planned.with_columns(_out=allowed_tokens(job, planned))
+        .with_columns(_usd=pl.col("bytes") * input_usd + pl.col("_out") * output_usd)
+        .sort("_usd", "key")
+    )
     low, high = 0, each.height
     while low < high:
         middle = (low + high + 1) // 2
-        bound = job.prices.upper_bound(
+        bound = prices.upper_bound(
             input_bytes=int(each["bytes"].head(middle).sum()),
             output_tokens=int(each["_out"].head(middle).sum()),
             requests=middle,
         )
         low, high = (middle, high) if bound <= room_usd else (low, middle - 1)
-    return each.head(low).drop("_out")
+    return each.head(low).drop("_out", "_usd")
 
 
 def last_fitting(job: Job, room_usd: Decimal) -> pl.DataFrame:
@@ -309,9 +390,9 @@ def last_fitting(job: Job, room_usd: Decimal) -> pl.DataFrame:
     Where only what is due later fits, that is waited for; where nothing fits at all, the budget is reached.
     """
     job.queue.clear()
-    pending = sized(job, watch.unlocked(job, job.ledger.pending(job.run_id)))
-    is_due = pl.col("due_at").is_null() | (pl.col("due_at") <= job.clock.now())
-    fits = fitting(job, pending.filter(is_due), room_usd)
+    pending = sized(job, job.lane, watch.unlocked(job, request_book.pending(job.ledger, job.run_id)))
+    is_due = deadline.is_due(job, job.clock.now())
+    fits = fitting(job, may_be_sent(job, pending.filter(is_due)), room_usd)
     if not fits.is_empty():
         return watch.with_riders(job, cut_shards(job, fits).shards[0])
     later = fitting(job, pending.filter(~is_due), room_usd)
@@ -328,34 +409,58 @@ def last_fitting(job: Job, room_usd: Decimal) -> pl.DataFrame:
 def look_ahead(job: Job) -> Outlook:
     """Return what is open, and how long nothing is due."""
     now = job.clock.now()
-    counts = reconcile.balance(job)
+    seen = run_book.look(job.ledger, job.run_id, job.job_id, job.validator_digest, now)
+    counts, shards = seen.counts, seen.shards  # a shard may hold no request any more and still be unsettled
+    collect.add_up(job, counts)
     n_open = sum(counts.get(state, (0, 0))[0] for state in ("pending", "submitted"))
-    shards = job.ledger.open_shards(job.run_id, job.job_id)  # one may hold no request any more and still be unsettled
+    late = orphans.holding(seen.orphans)
     moments = [reconcile.next_moment(job, shard, now) for shard in shards]
+    moments += [orphans.next_look(orphan) for orphan in late]
     if n_open and job.halted is None:
-        due = watch.unlocked(job, job.ledger.pending(job.run_id))["due_at"]
-        later = due.filter(due > now)
-        if later.len() < due.len() and not shards:
-            # With shards open, what is due and was not sent waits for one of them to end.
-            moments.append(job.fits_from or now)
-        moments += later.sort().head(1).to_list()
+        n_due, later = seen.n_due, seen.next_due_at
+        if watch.locked(job) or job.turned:
+            pending = watch.unlocked(job, request_book.pending(job.ledger, job.run_id))
+            waiting = pending.filter(~deadline.is_due(job, now))["due_at"]
+            n_due, later = pending.height - waiting.len(), waiting.min()  # type: ignore[assignment]
+        if n_due and not shards:
+            # With shards open, what is due and was not sent waits for one of them to end; and the budget may be kept
+            # for a batch that can still come late.
+            kept = seen.orphans if job.budget_usd is not None and job.fits_from is None else ()
+            orphans.refuse_hopeless(job, kept)
+            moments.append(job.fits_from or min((orphans.next_look(orphan) for orphan in kept), default=now))
+        if later is not None:
+            moments.append(later)
+        if (turn := deadline.next_moment(job, n_open)) is not None:
+            moments.append(turn)
         if watch.undecided(job) and not moments:
             moments.append(now)  # the canary is answered
     pause = min(((moment - now).total_seconds() for moment in moments), default=0.0)
     phases = Counter(shard["provider_state"] or shard["state"] for shard in shards)
-    return Outlook(n_open=n_open, n_waiting=len(shards), pause_s=max(pause, 0.0), counts=counts, phases=phases)
+    return Outlook(
+        n_open=n_open,
+        n_waiting=len(shards) + len(late),
+        orphans=seen.orphans,
+        pause_s=max(pause, 0.0),
+        counts=counts,
+        phases=phases,
+        waiting=deadline.waits(job, seen.waiting) if job.halted is None else (),
+    )
 
 
 def tell(job: Job, outlook: Outlook, note: str = "") -> None:
     """Tell whoever watches where the run stands."""
-    began = job.started_at or job.clock.now()
+    now = job.clock.now()
+    began = job.started_at or now
+    waiting = outlook.waiting
     job.tell(
         Snapshot(
             counts={state: n for state, (n, _) in outlook.counts.items()},
             rows={state: rows for state, (_, rows) in outlook.counts.items()},
             phases=outlook.phases,
-            elapsed_s=(job.clock.now() - began).total_seconds(),
+            elapsed_s=(now - began).total_seconds(),
             note=note,
+            waiting={one.reason: one.n for one in waiting},
+            next_try_s=min(((one.next_due_at - now).total_seconds() for one in waiting), default=None),
         )
     )
 
@@ -371,7 +476,7 @@ def end(job: Job) -> None:
     """Write down how the run ended."""
     if job.halted is None:
         if not (unasked := watch.left_over(job)).is_empty():
-            job.ledger.give_up(unasked, RequestState.DEAD_LETTERED.value, "run_ended")
-        job.ledger.end_job(job.job_id, job.clock.now())
+            request_book.give_up(job.ledger, unasked, RequestState.DEAD_LETTERED.value, "run_ended")
+        run_book.end_job(job.ledger, job.job_id, job.clock.now())
     elif job.halted != "canceled":
-        job.ledger.end_run(job.run_id, "stopped", job.halted, job.clock.now())
+        run_book.end(job.ledger, job.run_id, "stopped", job.halted, job.clock.now())

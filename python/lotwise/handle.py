@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
 
+from lotwise import lots, watch
+from lotwise.golden import Match
 from lotwise.job import Options
+from lotwise.ledger import runs as run_book
 from lotwise.ledger.store import Ledger
-from lotwise.run import Run, Status, missing_of
+from lotwise.run import Run
+from lotwise.status import Status, missing_of, row_of, schema_of
 
 
 class LedgerHandle:
@@ -24,12 +29,17 @@ class LedgerHandle:
         """The ledger's folder."""
         return self._ledger.path
 
+    @property
+    def read_only(self) -> str | None:
+        """Why the ledger can only be read here; None where it can be written."""
+        return self._ledger.read_only
+
     def __repr__(self) -> str:
-        return f"<lotwise ledger at {self.path}>"
+        return f"<lotwise ledger at {self.path}{'' if self.read_only is None else ', to be read only'}>"
 
     def runs(self) -> pl.DataFrame:
         """Return all runs, oldest first: one row a run."""
-        return self._ledger.runs()
+        return run_book.all_runs(self._ledger)
 
     def status(self, run_id: str) -> Status:
         """Return where a run stands. Sends nothing, asks no provider, and does not take the run up.
@@ -51,6 +61,39 @@ class LedgerHandle:
         """
         return missing_of(self._ledger, run_id)
 
+    def lots(self, run_id: str) -> pl.DataFrame:
+        """Return what is known of a run's lots, as `Run.lots` does. Sends nothing and asks no provider.
+
+        Raises
+        ------
+        UnknownRun
+            The ledger has no such run.
+        """
+        family = lots.family_of(self._ledger, run_id)
+        lots.close(self._ledger, family, datetime.now(UTC))
+        return lots.table(self._ledger, family)
+
+    def golden(self, run_id: str, *, match: Match | None = None) -> pl.DataFrame:
+        """Return what was expected of a run's golden rows and what was answered, as `Run.golden` does.
+
+        Parameters
+        ----------
+        match
+            The function by which they are compared, which is not kept: without it `agreed` is null where there was one.
+
+        Raises
+        ------
+        UnknownRun
+            The ledger has no such run.
+        CheckFailedToRun
+            The function raised or gave no verdict.
+        """
+        row = row_of(self._ledger, run_id)
+        canary = watch.restore(self._ledger, run_id, schema_of(row))
+        if match is not None and canary is not None and canary.golden is not None:
+            canary = replace(canary, golden=replace(canary.golden, match=match))
+        return watch.golden_answers(self._ledger, canary, row["validator"])
+
     def sql(self, query: str) -> pl.DataFrame:
         """Answer one read-only DuckDB query over the ledger's tables. It opens, answers and closes.
 
@@ -69,7 +112,7 @@ class LedgerHandle:
         `id`, and `collect_only`: true for a run that has ended and still has a shard in flight, whose results are paid
         for and wait to be collected.
         """
-        return self._ledger.unfinished()
+        return run_book.unfinished(self._ledger)
 
     def stop(self) -> list[str]:
         """Stop every open run: no process sends anything more for it. What is in flight can still be collected.
@@ -78,7 +121,7 @@ class LedgerHandle:
         -------
         The ids of the runs that were open.
         """
-        return self._ledger.stop(datetime.now(UTC))
+        return run_book.stop(self._ledger, datetime.now(UTC))
 
     def resume(
         self,
@@ -104,7 +147,7 @@ class LedgerHandle:
 
 
 def open_ledger(path: str | os.PathLike[str] | None = None) -> LedgerHandle:
-    """Open a ledger that exists.
+    """Open a ledger that exists. One that cannot be written is opened to be read (`LedgerHandle.read_only` says why).
 
     Parameters
     ----------
@@ -113,7 +156,8 @@ def open_ledger(path: str | os.PathLike[str] | None = None) -> LedgerHandle:
 
     Raises
     ------
-    LedgerNotFound, LedgerForeign, LedgerNewer, LedgerDamaged, LedgerLocked
-        The file is left as it is in every case.
+    LedgerNotFound, LedgerForeign, LedgerNewer, LedgerDamaged, LedgerLocked, LedgerUnwritable
+        The last for one of an older version that cannot be brought to this one. The file is left as it is in every
+        case.
     """
     return LedgerHandle(Ledger.open(path, create=False))

@@ -35,11 +35,10 @@ def attach(frame: pl.DataFrame, keys: pl.Series, answers: pl.DataFrame, call: Ca
         raise ValueError(f"{keys.len()} keys for a frame of {frame.height} rows")
     typed = call.validator.columns(answers["value"])
     if call.into is not None:
-        whole = pl.struct(typed.columns) if typed.columns else pl.lit(None)
-        name = call.prefix + call.into
-        typed = typed.select(pl.when(answers["value"].is_not_null()).then(whole).alias(name))
-    else:
-        typed = typed.rename({name: call.prefix + name for name in typed.columns})
+        typed = pl.select(pl.when(answers["value"].is_not_null()).then(typed.to_struct()))
+    # By number until they stand beside the frame: a field may be called as a column of ours, or as a pattern of Polars.
+    numbers = [str(i) for i in range(typed.width)]
+    typed.columns = numbers
     told = pl.concat([answers.select("key", "state", "attempts"), _errors(answers).to_frame(), typed], how="horizontal")
     rows = (
         pl.DataFrame({"key": keys.alias("key")})
@@ -54,7 +53,9 @@ def attach(frame: pl.DataFrame, keys: pl.Series, answers: pl.DataFrame, call: Ca
     )
     bookkeeping = pl.concat([bookkeeping, _evidence(keys, lots)], how="horizontal").cast(BOOKKEEPING)
     bookkeeping = bookkeeping.rename({n: call.prefix + n for n in bookkeeping.columns})
-    return pl.concat([frame, rows.select(list(call.answer_columns)), bookkeeping], how="horizontal")
+    own = rows.select(numbers)
+    own.columns = list(call.answer_columns)
+    return pl.concat([frame, own, bookkeeping], how="horizontal")
 
 
 def _evidence(keys: pl.Series, lots: Shown) -> pl.DataFrame:
@@ -69,8 +70,13 @@ def _evidence(keys: pl.Series, lots: Shown) -> pl.DataFrame:
 
 
 def _errors(answers: pl.DataFrame) -> pl.Series:
-    """Write each key's `llm_error`: a code, and for an invalid answer the first fault's path and kind."""
-    reasons, faults = answers["reason"], answers["faults"]
+    """Write each key's `llm_error`: a code, and for an invalid answer the first fault's path and kind.
+
+    What ended by its own fault has the provider's word for it: one word, never a sentence, which could quote the row.
+    """
+    worded = pl.when(pl.col("detail").is_null() | (pl.col("detail") == pl.col("reason"))).then("reason")
+    both = pl.concat_str("reason", pl.lit(": "), "detail")
+    reasons, faults = answers.select(worded.otherwise(both)).to_series().alias("reason"), answers["faults"]
     if faults.null_count() == faults.len():
         return reasons.alias("error")
     told = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -63,6 +64,8 @@ def spec_json(spec: Spec) -> str:
         "system": spec.system,
         "wire_schema": spec.wire_schema,
     }
+    if spec.anew is not None:  # as with parameters, what is not set is not in the key
+        fields["anew"] = spec.anew
     return rfc8785.dumps({name: _plain(value, name) for name, value in fields.items()}).decode()
 
 
@@ -104,13 +107,15 @@ def spec_digest(spec: Spec) -> str:
     Returns
     -------
     str
-        64 hex characters: SHA-256 of `spec_json`.
+        64 hex characters: SHA-256 of `spec_json`. A local model counts by its name and digest, wherever it lies.
 
     Raises
     ------
     BadParams
         As `spec_json`.
     """
+    if spec.model_digest is not None:
+        spec = replace(spec, model=spec.model.rstrip("/").rpartition("/")[2])
     return sha256(spec_json(spec).encode()).hexdigest()
 
 

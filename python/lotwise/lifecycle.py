@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 
 import polars as pl
@@ -41,11 +42,11 @@ SHARD_MOVES: dict[ShardState, tuple[ShardState, ...]] = {
     S.ENDED: (S.COLLECTED,),
     S.COLLECTED: (),
     S.REJECTED: (),
-    S.LOST: (),
+    S.LOST: (S.SUBMITTED,),  # its batch came late, after it was given up
 }
 """Every legal move of a shard. One that is `lost` or `rejected` was never worked on: its requests are pending again."""
 
-CLOSED_SHARDS = frozenset(state for state, moves in SHARD_MOVES.items() if not moves)
+CLOSED_SHARDS = frozenset((S.COLLECTED, S.REJECTED, S.LOST))
 OPEN_SHARDS = frozenset(SHARD_MOVES) - CLOSED_SHARDS - {S.PLANNED}
 
 
@@ -100,8 +101,14 @@ class Policy:
         The share of invalid or input-fault answers of one shard above which sending stops; None never stops.
     systemic_floor
         Answered requests that a shard needs before its share means anything.
+    retry_spend
+        What changed retries, of requests whose answers were charged for and invalid, may cost together, as a share of
+        what their run's first answers cost; None for no cap.
+    retry_floor
+        Changed retries of a run that the cap never forbids: a share of few answers is less than one.
     backoff_s, backoff_cap_s
-        The first pause before sending again what was not billed, doubled each time up to the cap.
+        The first pause before sending again what was not billed, or whose answer a synchronous endpoint lost, doubled
+        each time up to the cap.
     hold_uncertain
         Dead-letter what may have been answered unseen at a synchronous endpoint, rather than asking it again.
     """
@@ -110,6 +117,8 @@ class Policy:
     max_resends: int = 20
     systemic_rate: float | None = 0.2
     systemic_floor: int = 20
+    retry_spend: float | None = 0.1
+    retry_floor: int = 20
     backoff_s: float = 15.0
     backoff_cap_s: float = 900.0
     hold_uncertain: bool = False
@@ -117,6 +126,8 @@ class Policy:
     def __post_init__(self) -> None:
         if self.max_attempts < 1 or self.max_resends < 0:
             raise ValueError("max_attempts must be at least 1 and max_resends at least 0")
+        if (self.retry_spend is not None and self.retry_spend < 0) or self.retry_floor < 0:
+            raise ValueError("retry_spend and retry_floor must not be negative")
 
 
 # What an invalid answer can be retried with. A refusal, a continuation and an input fault have no changed retry.
@@ -191,13 +202,17 @@ def decide(attempts: pl.DataFrame, policy: Policy) -> pl.DataFrame:
         faults="faults",
         resends="resends",
         delay_s=pl.when(again)
-        .then(
-            (policy.backoff_s * pl.lit(2.0).pow((pl.col("resends") - 1).clip(0, 30))).clip(
-                upper_bound=policy.backoff_cap_s
-            )
-        )
+        .then(_backoff_s("resends", policy))
+        # An endpoint that loses an answer is likely to lose the next one too, and each may be charged.
+        .when(ask_again & (pl.col("code") == Code.UNCERTAIN.value))
+        .then(_backoff_s("faults", policy))
         .otherwise(0.0),
     )
+
+
+def _backoff_s(tried: str, policy: Policy) -> pl.Expr:
+    """Return the pause, seconds, before what was tried so many times in vain is tried again."""
+    return (policy.backoff_s * pl.lit(2.0).pow((pl.col(tried) - 1).clip(0, 30))).clip(upper_bound=policy.backoff_cap_s)
 
 
 def systemic(n_answered: int, n_bad: int, policy: Policy) -> bool:
@@ -205,6 +220,83 @@ def systemic(n_answered: int, n_bad: int, policy: Policy) -> bool:
     if policy.systemic_rate is None or n_answered < policy.systemic_floor:
         return False
     return n_bad > policy.systemic_rate * n_answered
+
+
+_USD = pl.Decimal(38, 9)
+
+RETRY_SPEND = "retry_budget"
+"""The reason of a request that was not asked again because changed retries have cost what they may."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrySpend:
+    """What a run's requests have cost so far.
+
+    Attributes
+    ----------
+    n_first, first_usd
+        Answers that were charged for as their requests were first asked, and their cost.
+    n_changed, changed_usd
+        Changed retries that were charged for or are out, and their cost; one that is out counts as what is expected.
+    n_open
+        Requests that are still to be answered for the first time, and changed retries that are out: with their answers
+        the shares change.
+
+    A cost is None where that of one answer is not known; requests are then counted in place of dollars.
+    """
+
+    n_first: int
+    first_usd: Decimal | None
+    n_changed: int
+    changed_usd: Decimal | None
+    n_open: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retries:
+    """What becomes of changed retries that are due: keys to be sent now, to wait, or never to be sent."""
+
+    now: pl.Series
+    later: pl.Series
+    never: pl.Series
+
+
+def within_retry_spend(due: pl.DataFrame, spend: RetrySpend, policy: Policy) -> Retries:
+    """Say which changed retries may be sent, the cheapest first (promise 4).
+
+    Parameters
+    ----------
+    due
+        One row a retry: `key`, and `expected_usd`, what its request is expected to cost this time (Decimal, null where
+        that is not known).
+    spend
+        What the run's requests have cost so far.
+    policy
+        The cap.
+
+    Returns
+    -------
+    What does not fit waits while first answers, whose cost raises the cap, or other retries are out; else it is over.
+    """
+    nothing = due["key"].clear()
+    if policy.retry_spend is None:
+        return Retries(now=due["key"], later=nothing, never=nothing)
+    first, changed = spend.first_usd, spend.changed_usd
+    if first is None or changed is None or due["expected_usd"].has_nulls():
+        first, changed = Decimal(spend.n_first), Decimal(spend.n_changed)
+        due = due.with_columns(expected_usd=pl.lit(Decimal(1)))
+    ordered = due.sort("expected_usd", "key")
+    room = first * Decimal(str(policy.retry_spend)) - changed
+    total = pl.col("expected_usd").cast(_USD).cum_sum()
+    free = max(policy.retry_floor - spend.n_changed, 0)
+    chosen = ordered.with_row_index("rank").select("key", sent=(total <= pl.lit(room, _USD)) | (pl.col("rank") < free))
+    kept = chosen.filter(~pl.col("sent"))["key"]
+    wait = spend.n_open > 0
+    return Retries(
+        now=chosen.filter("sent")["key"],
+        later=kept if wait else nothing,
+        never=nothing if wait else kept,
+    )
 
 
 class Step(StrEnum):
@@ -255,6 +347,7 @@ def next_step(standing: Standing) -> Step:
 def proven_unsent(
     *,
     creating_at: datetime,
+    called_at: datetime | None = None,
     listed_at: datetime,
     create_timeout_s: float,
     margin_s: float,
@@ -265,9 +358,13 @@ def proven_unsent(
 
     The list must have been read late enough that a create still on its way would have arrived, and far enough back
     that a provider clock running behind ours cannot have hidden it. `listed_back_to` is None when the whole list was
-    read.
+    read. `called_at` is when the call came back without an answer, where its maker could still tell: a process that was
+    stopped in the middle may have sent it long after `creating_at`.
     """
-    late_enough = listed_at >= creating_at + timedelta(seconds=create_timeout_s + margin_s)
+    arrived_by = creating_at + timedelta(seconds=create_timeout_s)
+    if called_at is not None:
+        arrived_by = max(arrived_by, called_at)
+    late_enough = listed_at >= arrived_by + timedelta(seconds=margin_s)
     far_enough = listed_back_to is None or listed_back_to <= intended_at - timedelta(seconds=margin_s)
     return late_enough and far_enough
 

@@ -6,7 +6,6 @@ any judge, so that who reads it is not led.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -22,15 +21,15 @@ from lotwise.errors import (
     NothingToInspect,
     UnknownColumn,
     UnknownLot,
-    UnknownRun,
     UnreadableValue,
     UntranslatableSchema,
 )
 from lotwise.handle import LedgerHandle
 from lotwise.ledger import evidence as store
+from lotwise.ledger import runs as run_book
 from lotwise.ledger.store import Ledger
 from lotwise.run import Run
-from lotwise.schema import Schema
+from lotwise.status import schema_of
 from lotwise.typed import typed_columns
 
 LedgerLike = str | os.PathLike[str] | LedgerHandle | Ledger | None
@@ -68,7 +67,7 @@ def sample(
     One row a drawn answer, in the order of reading: `llm_lot`, `llm_id`, `answer_digest`; `input`, what was asked; the
     answer's fields; `verdict`, `inspector`, `inspected_at`, `note`, empty, to fill in for `inspect`; `sampled`,
     `sample_weight` (answers of the stratum for each drawn one), `stratum`, `multiplicity` (rows that share the answer).
-    A field that has the name of another column is called ``answer_<name>``. It says nothing of any judge's opinion.
+    A field that has the name of one of these columns is called ``answer_<name>``. It says nothing of a judge's opinion.
 
     Raises
     ------
@@ -81,10 +80,10 @@ def sample(
     """
     held = ledger_of(ledger)
     if run is None and lot is None:
-        raise BadArgument.of("run", "say which: a run, its id, or lot=")
+        raise BadArgument.of("run", "must be said, as a run or its id, or else lot=")
     wanted = None if lot is None else [lot] if isinstance(lot, str) else list(lot)
     if run is not None:
-        family = _family_of(held, run.id if isinstance(run, Run) else run)
+        family = lots.family_of(held, run.id if isinstance(run, Run) else run)
         lots.close(held, family, SystemClock().now())
         every = store.lots_of(held, family.id)["id"].to_list()
         wanted = every if wanted is None else wanted
@@ -136,7 +135,7 @@ def _readable(ledger: Ledger, family: str, row: Mapping[str, Any], drawn: pl.Dat
     now = evidence.digests(held["value"])
     answers = _answers(ledger, row["run"], held["value"])
     taken = {*FRONT, *TO_FILL_IN, *BACK}
-    answers = answers.rename({name: f"answer_{name}" for name in answers.columns if name in taken})
+    answers.columns = [_beside(name, taken, answers.columns) for name in answers.columns]
     front = held.select(
         llm_lot="lot_id",
         llm_id="key",
@@ -148,17 +147,19 @@ def _readable(ledger: Ledger, family: str, row: Mapping[str, Any], drawn: pl.Dat
     return pl.concat([front, answers, empty, back], how="horizontal")
 
 
-def _answers(ledger: Ledger, run_id: str, values: pl.Series) -> pl.DataFrame:
-    """Read answers into columns: by the run's schema, else by the schema that was sent, else as the JSON that they are.
+def _beside(name: str, taken: set[str], fields: list[str]) -> str:
+    """Return what a field is called among columns whose names are taken, and where no other field is called so."""
+    new = name
+    while new in taken or (new != name and new in fields):
+        new = f"answer_{new}"
+    return new
 
-    A Pydantic model lives in the caller's code; the schema that was sent for it names the same fields.
-    """
-    row = ledger.run(run_id) or {}
-    # Not as a Spec: a purge takes its messages out, and the schema stays.
-    body, wire = row.get("validator_body"), json.loads(row["spec_body"])["wire_schema"]
+
+def _answers(ledger: Ledger, run_id: str, values: pl.Series) -> pl.DataFrame:
+    """Read answers into columns by their schema, else as the JSON that they are."""
+    row = run_book.row(ledger, run_id) or {}
     try:
-        schema = Schema.from_portable(body) if body else Schema.of(None if wire is None else json.loads(wire))
-        columns, lost = typed_columns(values, schema.dtypes)
+        columns, lost = typed_columns(values, schema_of(row).dtypes)
     except (UnreadableValue, UntranslatableSchema):
         return values.alias("answer").to_frame()
     if columns.is_empty() or any(bool(one.any()) for one in lost.values()):
@@ -173,10 +174,3 @@ def ledger_of(ledger: LedgerLike) -> Ledger:
     if isinstance(ledger, LedgerHandle):
         return Ledger.open(ledger.path, create=False)
     return Ledger.open(ledger, create=False)
-
-
-def _family_of(ledger: Ledger, run_id: str) -> lots.Family:
-    row = ledger.run(run_id)
-    if row is None:
-        raise UnknownRun.of(run_id, ledger.runs()["id"].to_list())
-    return lots.Family.of_run(row)

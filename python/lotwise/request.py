@@ -125,18 +125,21 @@ class Spec:
         Why requests of this spec are sent.
     model_digest
         For a local model, a digest of its configuration and weights; None for a hosted one.
+    anew
+        The name under which all is asked anew, whatever is known; None for the first asking.
     """
 
     provider: str
     model: str
     system: str | None = None
-    examples: tuple[tuple[str, str], ...] = ()
+    examples: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     wire_schema: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     max_tokens: int = 1024
     repeat: int = 0
     purpose: Purpose = Purpose.ANSWER
     model_digest: str | None = None
+    anew: str | None = None
 
     @property
     def model_name(self) -> str:

@@ -9,161 +9,35 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from decimal import Decimal
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
 
-from lotwise import engine, join, lifecycle, owner, reconcile, watch
+from lotwise import borrow, engine, join, lifecycle, owner, watch
 from lotwise import lots as evidence
-from lotwise.call import Call, executor_options, policy_of
+from lotwise.call import Call, lane, policy_of
 from lotwise.clock import Clock, SystemClock
 from lotwise.cost import Prices
-from lotwise.errors import LotwiseError, RunStopped, SystemicError, UnknownRun, UnreachableAnswers
-from lotwise.executors import load
-from lotwise.executors.base import BatchExecutor
-from lotwise.job import Job, Options, Snapshot
+from lotwise.errors import RunStopped, Unreachable, UnreachableAnswers
+from lotwise.executors import Tier
+from lotwise.executors.base import BatchExecutor, KeepsOptions, StreamExecutor
+from lotwise.job import Job, Lane, Options, Snapshot
 from lotwise.key import KEY_VERSION, spec_from_json, spec_json
-from lotwise.ledger import golden as golden_book
+from lotwise.ledger import borrowed as borrowed_book
+from lotwise.ledger import requests as request_book
+from lotwise.ledger import runs as run_book
+from lotwise.ledger import shards as shard_book
 from lotwise.ledger.files import DATABASE, locate
 from lotwise.ledger.store import Ledger
-from lotwise.lifecycle import RequestState, ShardState
+from lotwise.lifecycle import RequestState
 from lotwise.progress import Reporter, reporter
+from lotwise.request import Spec
 from lotwise.schema import Schema
 from lotwise.shown import shown as what_rows_show
+from lotwise.status import Status, missing_of, row_of
 from lotwise.validate import Validator
-
-_OPEN = ("pending", "submitted")
-
-_UNSENT = (ShardState.PLANNED, ShardState.INTENDED, ShardState.LOST, ShardState.REJECTED)
-"""Where the provider has taken nothing of a shard."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Status:
-    """Where a run stands.
-
-    Attributes
-    ----------
-    run_id, name, model, ledger
-        Which run it is, and where it is written down.
-    state
-        open, done, stopped or canceled.
-    reason
-        Why it was stopped; None when it was not.
-    n_rows, n_skipped, n_requests
-        Rows of the frame, rows that ask for nothing, and distinct requests.
-    requests, rows
-        Distinct requests and rows by state.
-    shards
-        Shards made for this work by state.
-    n_sent
-        Requests that this very call sent, repeats included; the rest was in the ledger or went with another call.
-    n_golden
-        Golden rows that this very call asked besides; they are in no other count.
-    reserved_usd, cost_usd
-        What open shards may still cost, and what collected ones did cost; None where no price is known.
-    notices
-        What the work was told of at once: the canary's verdict, a risen rate of invalid answers, a changed model
-        revision, drift of the golden rows, each with the shard at which it began.
-    created_at, ended_at
-        When the run was written down, and when it ended.
-    """
-
-    run_id: str
-    name: str | None
-    model: str
-    ledger: str
-    state: str
-    reason: str | None
-    n_rows: int
-    n_skipped: int
-    n_requests: int
-    requests: Mapping[str, int]
-    rows: Mapping[str, int]
-    shards: Mapping[str, int]
-    n_sent: int
-    n_golden: int = 0
-    reserved_usd: Decimal | None
-    cost_usd: Decimal | None
-    notices: tuple[str, ...] = ()
-    created_at: datetime
-    ended_at: datetime | None
-
-    @classmethod
-    def of(cls, ledger: Ledger, run_id: str, *, paid: bool | None = None) -> Status:
-        """Read where a run stands from the ledger. Sends nothing, asks no provider, and changes nothing.
-
-        Parameters
-        ----------
-        paid
-            Whether its executor can cost money; None to find out from the model's name.
-
-        Raises
-        ------
-        UnknownRun
-            The ledger has no such run.
-        """
-        row = _row(ledger, run_id)
-        counts = ledger.counts(run_id, row["validator"])
-        rows = {state: n for state, (_, n) in counts.items()}
-        if row["n_skipped"]:
-            rows["skipped"] = row["n_skipped"]
-        shards: dict[str, int] = {}
-        n_sent, reserved, cost, unpriced = 0, Decimal(0), Decimal(0), False
-        for shard in ledger.shards(row["job"]):
-            state = shard["state"]
-            shards[state] = shards.get(state, 0) + 1
-            if shard["run"] == run_id and state not in _UNSENT:
-                n_sent += shard["n_requests"]
-            if state == ShardState.COLLECTED:
-                unpriced |= shard["cost_usd"] is None
-                cost += shard["cost_usd"] or 0
-            elif state not in (ShardState.LOST, ShardState.REJECTED):
-                unpriced |= shard["reserved_usd"] is None
-                reserved += shard["reserved_usd"] or 0
-        n_golden = golden_book.n_sent(ledger, run_id)
-        priced = not unpriced or not (_is_paid(row["model"]) if paid is None else paid)
-        return cls(
-            run_id=run_id,
-            name=row["name"],
-            model=row["model"],
-            ledger=str(ledger.path),
-            state=row["state"],
-            reason=row["reason"],
-            n_rows=row["n_rows"],
-            n_skipped=row["n_skipped"],
-            n_requests=row["n_requests"],
-            requests={state: n for state, (n, _) in counts.items()},
-            rows=rows,
-            shards=shards,
-            n_sent=n_sent - n_golden,
-            n_golden=n_golden,
-            reserved_usd=reserved if priced else None,
-            cost_usd=cost if priced else None,
-            notices=tuple(one["text"] for one in golden_book.notices(ledger, row["job"])),
-            created_at=row["created_at"],
-            ended_at=row["ended_at"],
-        )
-
-    @property
-    def n_open(self) -> int:
-        """Requests that are not final."""
-        return sum(self.requests.get(state, 0) for state in _OPEN)
-
-    def __str__(self) -> str:
-        from lotwise import text
-
-        return text.status(self)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        from lotwise import html
-
-        return html.status(self)
 
 
 class Run:
@@ -214,7 +88,13 @@ class Run:
         shown.began(ledger.path, new=is_new, paid=call.executor.paid, warnings=call.warnings)
         now = clock.now()
         enrolled = engine.enroll(ledger, call.spec_digest, call.contents(frame), now)
-        run_id, job_id = engine.new_run_id(), engine.job_digest(call.spec_digest, enrolled.manifest)
+        run_id = engine.new_run_id()
+        job_id = engine.job_digest(call.spec_digest, enrolled.manifest, reuse=call.reuse)
+        n_taken = 0
+        if call.reuse == "compatible":
+            found = borrow.find(ledger, call.spec, call.executor, call.validator, call.contents(frame))
+            borrow.take(ledger, found, call.validator, run_id, now)
+            n_taken = borrowed_book.taken(ledger, enrolled.manifest["key"], call.validator.digest).len()
         grouped = evidence.rows_of(enrolled.keys, evidence.labels_of(frame, call.accept))
         family = evidence.Family.of(
             job=job_id,
@@ -227,7 +107,8 @@ class Run:
         evidence.refuse_other_rule(ledger, family)
         job = Job(
             ledger=ledger,
-            executor=call.executor,
+            lane=Lane(executor=call.executor, prices=call.prices),
+            open_lane=call.lane,
             spec=call.spec,
             spec_digest=call.spec_digest,
             validator=call.validator,
@@ -242,15 +123,16 @@ class Run:
             options=call.options,
             policy=call.policy,
             budget_usd=call.budget_usd,
-            prices=call.prices,
             poll_s=call.poll_s,
+            deadline=None if call.deadline is None else at(call.deadline, now),
             lots=family,
-            canary=call.canary(enrolled.manifest.height),
+            canary=call.canary(enrolled.manifest.height - n_taken),
         )
         if job.canary is not None:
             watch.begin(job, job.canary)
-        stopped = ledger.stop_reason(job.job_id)
-        ledger.begin_run(
+        stopped = run_book.stop_reason(ledger, job.job_id)
+        run_book.begin(
+            ledger,
             run={
                 "id": job.run_id,
                 "name": call.name,
@@ -259,7 +141,13 @@ class Run:
                 "job": job.job_id,
                 "tier": call.tier,
                 "options": json.dumps(
-                    {"prices": None if call.prices is None else call.prices.to_json(), "lots": family.to_json()}
+                    {
+                        "prices": None if call.prices is None else call.prices.to_json(),
+                        "lots": family.to_json(),
+                        "options": call.options.kept(),
+                        **_executor_options(job),
+                        **_deadline_options(job),
+                    }
                 ),
                 "prompt": call.prompt,
                 "n_rows": frame.height,
@@ -280,6 +168,7 @@ class Run:
         evidence.name(ledger, family, grouped, now)
         run = cls(job, reporter=shown, call=call, frame=frame, keys=enrolled.keys)
         if call.retry:
+            engine.judge_stored(job)  # what only other rules have judged may be valid, and is not asked again then
             run._reopen(call.retry)
         elif stopped is not None and _stands(stopped[1], call.options):
             job.halt(stopped[1])  # a stop for bad answers holds until the call says otherwise
@@ -287,7 +176,7 @@ class Run:
 
     def _reopen(self, words: tuple[str, ...]) -> None:
         """Open another attempt of what has ended in one of the named states or with one of the named codes."""
-        missing = self.ledger.missing(self.id, self._job.validator_digest)
+        missing = run_book.missing(self.ledger, self.id, self._job.validator_digest)
         origins = {
             RequestState.ANSWERED.value: "invalid",
             RequestState.REFUSED.value: "refused",
@@ -298,7 +187,7 @@ class Run:
             if word not in words:
                 ended = ended.filter(pl.col("reason").is_in(list(words)))
             if ended.height:
-                self.ledger.reopen(ended["key"], origin, f"retry:{word}")
+                request_book.reopen(self.ledger, ended["key"], origin, f"retry:{word}")
 
     # --- taking up ---------------------------------------------------------------------------------------------
 
@@ -316,7 +205,9 @@ class Run:
     ) -> Run:
         """Take a run up in this process: poll what is in flight, send what is missing, judge what comes.
 
-        With `collect_only`, and for a canceled run, what is in flight is collected and nothing is sent.
+        With `collect_only`, and for a canceled run, what is in flight is collected and nothing is sent. The options
+        that the run was begun with, those of its executor included as far as they may be written down, hold where
+        `options` sets nothing else.
 
         A schema that is a Pydantic model, and a `check=` that is a function, live in the caller's code; without them
         answers are recorded as they come and judged by the next `map` of the same call.
@@ -325,19 +216,28 @@ class Run:
         ------
         UnknownRun
             The ledger has no such run.
+        LotwiseError
+            Whatever `Executor.check` refuses, where something may be sent: the ledger is then as it was.
         """
-        row = _row(ledger, run_id)
-        options = options or Options()
+        row = row_of(ledger, run_id)
+        told = json.loads(row["options"])
+        options = (options or Options()).over(told.get("options", {}))
+        options = replace(options, executor_options={**told.get("executor_options", {}), **options.executor_options})
         spec = spec_from_json(row["spec_body"])
-        executor, _ = load(spec.model_name, tier=row["tier"], options=executor_options(spec.model_name, options))
         halted = "canceled" if row["state"] == "canceled" else row["reason"] or "ended" if collect_only else None
+        prices = {row["tier"]: told.get("prices"), "interactive": told.get("interactive_prices")}
+
+        def open_lane(tier: Tier) -> Lane:
+            return lane(spec, tier, options, None if prices.get(tier) is None else Prices.from_json(prices[tier]))
+
+        mine = open_lane(row["tier"])
         if halted is None:
-            ledger.reopen_run(run_id)
-        prices = json.loads(row["options"]).get("prices")
+            _check(mine.executor, spec)
         validator = _from_portable(row["validator_body"])
         job = Job(
             ledger=ledger,
-            executor=executor,  # type: ignore[arg-type]  # `load` returns one of the two shapes
+            lane=mine,
+            open_lane=open_lane,
             spec=spec,
             spec_digest=row["spec"],
             validator=validator,
@@ -352,14 +252,16 @@ class Run:
             options=options,
             policy=policy_of(options),
             budget_usd=row["budget_usd"],
-            prices=None if prices is None else Prices.from_json(prices),
             halted=halted,
             poll_s=poll_s,
+            deadline=None if told.get("deadline") is None else datetime.fromisoformat(told["deadline"]),
             lots=evidence.Family.of_run(row),
             canary=watch.restore(ledger, run_id, None if validator is None else validator.schema),
         )
+        if halted is None:
+            run_book.reopen(ledger, run_id)
         shown = reporter(progress)
-        shown.began(ledger.path, new=False, paid=executor.paid, warnings=_running_out(job))
+        shown.began(ledger.path, new=False, paid=mine.executor.paid, warnings=_running_out(job))
         return cls(job, reporter=shown)
 
     # --- driving -----------------------------------------------------------------------------------------------
@@ -376,18 +278,20 @@ class Run:
         RunStopped
             One of its kinds, when sending was stopped; it carries this run and `.partial()`.
         KeyboardInterrupt
-            Ctrl-C detaches: what is in flight goes on at the provider, and how to go on here is printed.
+            Ctrl-C detaches: what becomes of what is under way, and how to go on here, is printed. An open batch goes on
+            at its provider; a call is asked again.
         """
         if self._worker is not None:
             try:
                 self._join_worker()
             except KeyboardInterrupt:
-                self._reporter.detached(self.id, self.ledger.path)
+                goes_on = "this process goes on in the background until it ends"
+                self._reporter.detached(self.id, self.ledger.path, under_way=goes_on)
                 raise
         else:
             self._drive(wait=True)
         if self._job.halted is not None:
-            raise RunStopped.because(self, self._job.halted)
+            raise RunStopped.because(self, self._job.halted, n_golden_apart=self._job.n_golden_apart)
         return self
 
     def advance(self) -> Run:
@@ -404,25 +308,19 @@ class Run:
             with owner.acting() as name:
                 job.owner = name
                 engine.drive(job, wait=wait)
-        except KeyboardInterrupt:
-            shown.detached(self.id, job.ledger.path)
-            raise KeyboardInterrupt from None  # what it interrupted is nobody's business
+        except KeyboardInterrupt as interrupt:
+            shown.detached(self.id, job.ledger.path, under_way=_under_way(job))
+            raise type(interrupt)() from None  # what it interrupted is nobody's business
         finally:
             shown.finished()
 
     def _whole(self, snapshot: Snapshot) -> Snapshot:
         rows = {**snapshot.rows, "skipped": self._job.n_skipped} if self._job.n_skipped else snapshot.rows
-        return Snapshot(
-            counts=snapshot.counts,
-            rows=rows,
-            phases=snapshot.phases,
-            elapsed_s=snapshot.elapsed_s,
-            note=snapshot.note,
-        )
+        return replace(snapshot, rows=rows)
 
     def start(self) -> Run:
         """Begin the run's work and return at once: a batch is sent now, a local engine works in a thread."""
-        if isinstance(self._job.executor, BatchExecutor):
+        if not self._job.lane.streams:
             return self.advance()
 
         def work() -> None:
@@ -448,7 +346,7 @@ class Run:
 
     def status(self) -> Status:
         """Return where the run stands, from the ledger. Sends nothing and asks no provider."""
-        return Status.of(self.ledger, self.id, paid=self._job.executor.paid)
+        return Status.of(self.ledger, self.id, paid=self._job.lane.executor.paid, now=self._job.clock.now())
 
     def collect(self, *, partial: bool = False) -> pl.DataFrame:
         """Return the input frame with its answers.
@@ -468,7 +366,7 @@ class Run:
         if self._call is None or self._frame is None or self._keys is None:
             return self._answers_alone()
         distinct = self._keys.drop_nulls().unique()
-        answers = self.ledger.answers(distinct, self._call.validator.digest)
+        answers = request_book.answers(self.ledger, distinct, self._call.validator.digest)
         labels = evidence.labels_of(self._frame, self._call.accept)
         known = what_rows_show(self.ledger, self._lots, self._keys, labels, answers, self._job.clock.now())
         return join.attach(self._frame, self._keys, answers, self._call, known)
@@ -477,8 +375,8 @@ class Run:
         validator = self._job.validator
         if validator is None:
             raise UnreachableAnswers.of(self.id)
-        keys = self.ledger.manifest(self.id)
-        answers = self.ledger.answers(keys, self._job.validator_digest)
+        keys = run_book.manifest(self.ledger, self.id)
+        answers = request_book.answers(self.ledger, keys, self._job.validator_digest)
         told = answers.select(llm_id="key", llm_state="state", llm_error="reason", llm_attempts="attempts")
         return pl.concat([told, validator.columns(answers["value"])], how="horizontal").sort("llm_id")
 
@@ -506,6 +404,17 @@ class Run:
         evidence.close(self.ledger, self._lots, self._job.clock.now())
         return evidence.table(self.ledger, self._lots)
 
+    def golden(self) -> pl.DataFrame:
+        """Return what was expected of each golden row and what was answered.
+
+        Returns
+        -------
+        `watch.GOLDEN_ANSWERS`, one row an asking: `llm_id`, `round` (0 before the gate, then as it rode in later
+        shards), `input`, `expected` and `answered` (JSON), `agreed`, and `reason` where there is no valid answer. Empty
+        without a golden set.
+        """
+        return watch.golden_answers(self.ledger, self._job.canary, self._job.validator_digest)
+
     def golden_series(self) -> pl.DataFrame:
         """Return how the golden rows that rode in later shards agreed with what is known.
 
@@ -522,24 +431,17 @@ class Run:
         -----
         One call to the provider an open batch. Finished rows stay billed; collect them with `wait` or `resume`.
         """
-        job, now = self._job, self._job.clock.now()
-        self.ledger.end_run(self.id, "canceled", "canceled", now)
-        job.halt("canceled")
-        if not isinstance(job.executor, BatchExecutor):
-            return self
         with owner.acting() as name:
-            job.owner = name
-            for shard in self.ledger.open_shards(self.id, job.job_id):
-                if shard["run"] == self.id:
-                    reconcile.cancel(job, shard)
+            self._job.owner = name
+            engine.cancel(self._job)
         return self
 
 
 def _running_out(job: Job) -> list[str]:
     """Warn of open shards whose results their provider keeps for less than five more days."""
-    now, kept_s = job.clock.now(), job.executor.limits.retention_s
+    now, kept_s = job.clock.now(), job.lane.executor.limits.retention_s
     warnings = []
-    for shard in job.ledger.open_shards(job.run_id, job.job_id):
+    for shard in shard_book.open_of(job.ledger, job.run_id, job.job_id):
         gone_at = lifecycle.retention_ends(shard["submitted_at"], kept_s)
         if gone_at is not None and gone_at - now < lifecycle.RETENTION_WARNING:
             warnings.append(
@@ -548,36 +450,56 @@ def _running_out(job: Job) -> list[str]:
     return warnings
 
 
-def missing_of(ledger: Ledger, run_id: str) -> pl.DataFrame:
-    """Return every request of a run without a valid answer, as `Run.missing` does."""
-    found = ledger.missing(run_id, _row(ledger, run_id)["validator"])
-    state = (
-        pl.when(pl.col("sending_state") == RequestState.ANSWERED.value)
-        .then(pl.lit("invalid"))
-        .otherwise(pl.col("sending_state"))
+def _under_way(job: Job) -> str:
+    """Say what becomes of what is under way when this process leaves it."""
+    batches = "open batches go on at the provider"
+    if not job.lane.streams:
+        return batches
+    most = job.lane.in_flight
+    again = "held until a retry of 'uncertain'" if job.policy.hold_uncertain else "asked again"
+    calls = (
+        "what was being answered is asked again"
+        if most is None
+        else f"calls under way, {most} at most, may be charged without an answer and are {again}"
     )
-    return found.select(llm_id="key", llm_state=state, reason="reason", attempts="attempts", due_at="due_at")
-
-
-def _row(ledger: Ledger, run_id: str) -> dict[str, Any]:
-    row = ledger.run(run_id)
-    if row is None:
-        raise UnknownRun.of(run_id, ledger.runs()["id"].to_list())
-    return row
-
-
-def _is_paid(model: str) -> bool:
-    """Say whether a model can cost money; one that cannot be loaded here may."""
-    try:
-        executor, _ = load(model)
-    except LotwiseError:
-        return True
-    return executor.paid
+    return f"{batches}; {calls}" if job.turned else calls
 
 
 def _stands(reason: str, options: Options) -> bool:
     """Say whether a stop of the same work before still holds: bad answers do, what waiting or money mends does not."""
     return reason.startswith("systemic:") and options.systemic_rate is not None
+
+
+def at(deadline: datetime | timedelta, now: datetime) -> datetime:
+    """Return the moment that a deadline means."""
+    return deadline if isinstance(deadline, datetime) else now + deadline
+
+
+def _check(executor: BatchExecutor | StreamExecutor, spec: Spec) -> None:
+    """Refuse what can be known to fail before a run is taken up. A batch outlasts its provider's silence."""
+    try:
+        executor.check(spec)
+    except Unreachable:
+        if isinstance(executor, StreamExecutor):
+            raise
+
+
+def _executor_options(job: Job) -> dict[str, Mapping[str, Any]]:
+    """Return what a later process needs to make the run's executor again."""
+    executor = job.lane.executor
+    kept = executor.kept_options() if isinstance(executor, KeepsOptions) else {}
+    return {"executor_options": kept} if kept else {}
+
+
+def _deadline_options(job: Job) -> dict[str, Any]:
+    """Return what a later process needs to keep a run's deadline."""
+    if job.deadline is None or job.lane.streams:
+        return {}
+    prices = job.lane_at("interactive").prices
+    return {
+        "deadline": job.deadline.isoformat(),
+        "interactive_prices": None if prices is None else prices.to_json(),
+    }
 
 
 def _portable(validator: Validator) -> str | None:
@@ -587,6 +509,3 @@ def _portable(validator: Validator) -> str | None:
 
 def _from_portable(body: str | None) -> Validator | None:
     return None if body is None else Validator.of(Schema.from_portable(body))
-
-
-__all__ = ["Run", "Status", "SystemicError"]

@@ -19,6 +19,7 @@ from lotwise.golden import GoldenSet, golden_keys, golden_spec, riders
 from lotwise.job import Job
 from lotwise.key import KEY_VERSION, spec_digest, spec_json
 from lotwise.ledger import golden as book
+from lotwise.ledger import requests as request_book
 from lotwise.ledger.store import Ledger
 from lotwise.lifecycle import RequestState
 from lotwise.plan import json_bytes
@@ -54,7 +55,7 @@ def restore(ledger: Ledger, run: str, schema: Schema | None) -> Canary | None:
         names = pl.Series("names", [row["answers"]]).str.json_decode(pl.List(pl.String))[0].to_list()
         dtypes = pl.Schema({} if schema is None else {name: schema.dtypes[name] for name in names})
         texts = rows.filter(pl.col("part") != "")
-        held = ledger.contents(texts.select("key", "part")) if texts.height == rows.height else None
+        held = request_book.contents(ledger, texts.select("key", "part")) if texts.height == rows.height else None
         content = pl.lit(None, pl.String) if held is None else held["content"]
         golden = GoldenSet(
             rows=rows.select("row", "answer").with_columns(content=content),
@@ -110,20 +111,31 @@ def keep_gate(job: Job) -> bool:
         book.decide(job.ledger, canary, verdict, run=job.run_id, now=job.clock.now())
         found = book.gate(job.ledger, canary)  # another process may have been first
         assert found is not None
-        _tell(job, "canary", None, f"canary {found['state']}: {found['reason']}")
+        tell(job, "canary", None, f"canary {found['state']}: {found['reason']}")
     if found["state"] == "passed":
         job.gate = "passed"
     elif canary.mode == "override":
         job.gate = "passed"
-        _tell(job, "canary", None, f"canary overridden: {found['reason']}")
+        tell(job, "canary", None, f"canary overridden: {found['reason']}")
     else:
-        job.gate = "failed"
-        if not job.ledger.pending(job.run_id).is_empty():  # what is done already costs nothing and is shown
+        job.gate, job.n_golden_apart = "failed", (found["n"] or 0) - (found["agreed"] or 0)
+        # What is done already costs nothing and is shown.
+        if not request_book.pending(job.ledger, job.run_id).is_empty():
             job.halt(f"canary:{found['reason']}")
     return True
 
 
-def _tell(job: Job, kind: str, shard: str | None, text: str) -> None:
+def look_again(job: Job) -> None:
+    """See whether another process has failed the gate, or taken its pass back: sending takes a while."""
+    canary = job.canary
+    if canary is None or canary.mode != "on" or job.gate == "failed":
+        return
+    found = book.gate(job.ledger, canary)
+    if found is not None and found["state"] == "failed":
+        keep_gate(job)
+
+
+def tell(job: Job, kind: str, shard: str | None, text: str) -> None:
     """Tell whoever watches, once a job, and write it down."""
     now = job.clock.now()
     if book.notice(job.ledger, run=job.run_id, job=job.job_id, kind=kind, shard=shard, text=text, now=now):
@@ -160,11 +172,16 @@ def _verdict(job: Job, canary: Canary) -> Verdict | Literal["out", "unjudged"]:
 def unlocked(job: Job, pending: pl.DataFrame) -> pl.DataFrame:
     """Return what may be sent of a run's pending requests: all behind an open gate, else the canary's alone."""
     canary = job.canary
-    if canary is None or job.gate == "passed" or pending.is_empty():
+    if canary is None or not locked(job) or pending.is_empty():
         return pending
     frame = book.frame_results(job.ledger, canary, job.run_id, job.validator_digest)
     first = pending.join(frame.filter(pl.col("code").is_null()), on="key", how="semi")
-    return pl.concat([first, book.pending(job.ledger, canary).select(pending.columns)])
+    return pl.concat([first, book.pending(job.ledger, canary, first=True).select(pending.columns)])
+
+
+def locked(job: Job) -> bool:
+    """Say whether only the canary's requests may be sent."""
+    return job.canary is not None and job.gate != "passed"
 
 
 def undecided(job: Job) -> bool:
@@ -177,7 +194,7 @@ def undecided(job: Job) -> bool:
 
 def room(job: Job) -> Limits:
     """Return a shard's limits without the room that golden rows take."""
-    limits = job.executor.limits
+    limits = job.lane.executor.limits
     if job.canary is None or job.canary.golden is None or job.gate != "passed":
         return limits
     n = riders(limits.max_requests, job.canary.golden.rows.height)
@@ -203,8 +220,8 @@ def with_riders(job: Job, planned: pl.DataFrame) -> pl.DataFrame:
         _ask(job, canary, canary.golden, rows)
         waiting = book.pending(job.ledger, canary)
     due = waiting.filter(pl.col("due_at").is_null() | (pl.col("due_at") <= now)).head(n)
-    sized = due.with_columns(bytes=job.executor.sizes(job.spec, due["content_bytes"]))
-    limits, total = job.executor.limits, int(planned["bytes"].sum())
+    sized = due.with_columns(bytes=job.lane.executor.sizes(job.spec, due["content_bytes"]))
+    limits, total = job.lane.executor.limits, int(planned["bytes"].sum())
     left = limits.max_requests - planned.height
     fits = sized.head(left).filter(
         pl.lit(limits.max_bytes is None) | (pl.col("bytes").cum_sum() + total <= (limits.max_bytes or 0)),
@@ -228,11 +245,11 @@ def shard_closed(job: Job) -> None:
     shards = book.qualities(job.ledger, job.job_id, job.validator_digest)
     for rise in rules.risen(shards):
         told = f"{rise.n_bad} of {rise.n_answered} answers of shard {rise.shard} are invalid, {rise.before:.1%} before"
-        _tell(job, "invalid_rate", rise.shard, told)
+        tell(job, "invalid_rate", rise.shard, told)
     for change in rules.revision_changes(shards):
         before = f" after {', '.join(change.before)}" if change.before else ""
         told = f"model revision {', '.join(change.after)} answers from shard {change.shard} on{before}"
-        _tell(job, "model_revision", change.shard, told)
+        tell(job, "model_revision", change.shard, told)
     _watch_golden(job)
 
 
@@ -249,7 +266,7 @@ def _watch_golden(job: Job) -> None:
         return
     counts = series.filter(pl.col("shard").is_in([drift.began, drift.certain]))
     told = f"golden rows agree less from shard {drift.began} on, certain at shard {drift.certain}"
-    _tell(job, "drift", drift.began, told)
+    tell(job, "drift", drift.began, told)
     if canary.mode == "on" and job.gate == "passed":
         verdict = Verdict(
             passed=False,
@@ -262,6 +279,7 @@ def _watch_golden(job: Job) -> None:
             upper=None,
         )
         book.decide(job.ledger, canary, verdict, run=job.run_id, now=job.clock.now(), withdraw=True)
+        job.n_golden_apart = verdict.n - verdict.agreed
         job.halt(f"canary:{told}")
 
 
@@ -279,6 +297,49 @@ def golden_series(job: Job) -> pl.DataFrame:
         n=pl.len().cast(pl.Int64), agreed=pl.col("agreed").sum().cast(pl.Int64)
     )
     return grouped.sort("sent_at", "shard")
+
+
+GOLDEN_ANSWERS = pl.Schema(
+    {
+        "llm_id": pl.String(),  # the key that the golden row was asked under
+        "round": pl.Int32(),  # 0 before the gate, then as it rode in later shards
+        "input": pl.String(),  # what was asked; null once it was purged
+        "expected": pl.String(),  # JSON of the known answer
+        "answered": pl.String(),  # JSON of the same fields of a valid answer; null where there is none
+        "agreed": pl.Boolean(),  # null where there is nothing to compare yet, or nothing here to compare with
+        "reason": pl.String(),  # why there is no valid answer; null where there is one
+    }
+)
+"""What is shown of golden rows, one row an asking."""
+
+
+def golden_answers(ledger: Ledger, canary: Canary | None, validator: str) -> pl.DataFrame:
+    """Return every asking of a golden set with what was expected and what was answered, in `GOLDEN_ANSWERS`."""
+    if canary is None or canary.golden is None:
+        return GOLDEN_ANSWERS.to_frame()
+    golden = canary.golden
+    asked = book.results(ledger, canary, validator, pl.Series("key", [], dtype=pl.String)).sort("round", "row")
+    at_hand = pl.col("code").is_not_null() & ~(pl.col("ok").fill_null(False) & pl.col("value").is_null())  # not purged
+    if golden.match == "gone":
+        agreed = pl.Series("agreed", [None] * asked.height, dtype=pl.Boolean)
+    else:
+        agreed = golden.agreed(asked.select("row", "value")).alias("agreed")
+    return (
+        asked.with_columns(agreed=agreed, said=golden.said(asked["value"]))
+        .join(golden.rows.select("row", "content", "answer"), on="row", how="left", maintain_order="left")
+        .select(
+            llm_id="key",
+            round="round",
+            input="content",
+            expected="answer",
+            answered=pl.when("ok").then("said"),
+            agreed=pl.when(at_hand).then("agreed"),
+            reason=pl.when(pl.col("ok").fill_null(False))
+            .then(None)
+            .otherwise(pl.coalesce("fault", pl.when(pl.col("code") != "ok").then("code"), "state")),
+        )
+        .cast(dict(GOLDEN_ANSWERS))  # type: ignore[arg-type]
+    )
 
 
 def _golden_results(job: Job, canary: Canary) -> pl.DataFrame:

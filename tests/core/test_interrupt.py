@@ -6,11 +6,15 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from lotwise import signals
 from lotwise.ledger.files import Folder
+from lotwise.ledger.store import Ledger
 
 LONG = "SELECT count(*) FROM range(100_000) a, range(4_000) b WHERE a.range + b.range = 1"
 """A second or so of work: long enough to be interrupted, and where DuckDB loses the signal the end comes soon."""
@@ -79,3 +83,43 @@ def test_a_handler_of_the_users_own_is_not_touched(folder: Folder) -> None:
             assert signal.getsignal(signal.SIGINT) is own
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def hearing_terminate() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signals.terminate)
+    yield
+    assert signal.getsignal(signal.SIGTERM) is signals.terminate
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("hearing_terminate")
+def test_sigterm_that_was_swallowed_inside_is_heard_at_the_end(folder: Folder) -> None:
+    with pytest.raises(signals.Terminated), folder.session("swallowed"), contextlib.suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("hearing_terminate")
+def test_sigterm_is_heard_where_ctrl_c_is_ignored(folder: Folder) -> None:
+    # As under a shell's `&` in a script.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with folder.session("ignored"):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(signals.Terminated), folder.session("ignored"):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_transaction_that_sigterm_ends_is_whole_or_not_there(tmp_path: Path, hearing_terminate: None) -> None:
+    ledger = Ledger.open(tmp_path / "ledger")
+
+    def ended() -> None:
+        with ledger.transaction("part") as tx:
+            tx.run("insert_part", part="p", n_requests=1, bytes=1, now=datetime(2026, 1, 1, tzinfo=UTC))
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(signals.Terminated):
+        ended()
+    assert ledger.sql("SELECT * FROM part").is_empty()

@@ -46,6 +46,7 @@ FLIPS: dict[str, dict[str, Any]] = {
     "no parameters": {"params": {}},
     "max_tokens": {"max_tokens": 1025},
     "repeat": {"repeat": 1},
+    "name of the asking": {"anew": "october"},
     "purpose": {"purpose": Purpose.GOLDEN},
 }
 
@@ -145,12 +146,13 @@ JSON_VALUES = st.recursive(
     system=st.none() | st.text(),
     params=st.dictionaries(st.text(max_size=5), JSON_VALUES, max_size=4),
     repeat=st.integers(0, 9),
+    anew=st.none() | st.text(),
     purpose=st.sampled_from(list(Purpose)),
 )
 def test_a_spec_read_back_has_the_same_digest(
-    system: str | None, params: dict[str, Any], repeat: int, purpose: Purpose
+    system: str | None, params: dict[str, Any], repeat: int, purpose: Purpose, anew: str | None
 ) -> None:
-    spec = dataclasses.replace(SPEC, system=system, params=params, repeat=repeat, purpose=purpose)
+    spec = dataclasses.replace(SPEC, system=system, params=params, repeat=repeat, purpose=purpose, anew=anew)
     back = spec_from_json(spec_json(spec))
     assert spec_digest(back) == spec_digest(spec)
     assert back == spec
@@ -176,3 +178,14 @@ def test_a_parameter_without_a_json_form_is_refused_with_its_path(params: dict[s
     with pytest.raises(BadParams) as caught:
         spec_digest(dataclasses.replace(SPEC, params=params))
     assert caught.value.path == path
+
+
+def test_a_local_model_counts_by_its_name_and_digest_and_not_by_where_it_lies() -> None:
+    here = dataclasses.replace(SPEC, provider="vllm", model="/models/small", model_digest="ab")
+
+    assert spec_digest(dataclasses.replace(here, model="/elsewhere/small/")) == spec_digest(here)
+    assert spec_digest(dataclasses.replace(here, model="/models/large")) != spec_digest(here)
+    assert spec_digest(dataclasses.replace(here, model_digest="cd")) != spec_digest(here)
+    assert spec_digest(dataclasses.replace(here, model="small", model_digest=None)) != spec_digest(
+        dataclasses.replace(here, model="/models/small", model_digest=None)
+    )

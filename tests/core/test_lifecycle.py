@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from importlib import resources
 from typing import Any
 
@@ -19,6 +20,7 @@ from lotwise.lifecycle import (
     SHARD_MOVES,
     Policy,
     RequestState,
+    RetrySpend,
     ShardState,
     Standing,
     Step,
@@ -27,6 +29,7 @@ from lotwise.lifecycle import (
     poll_pause,
     proven_unsent,
     systemic,
+    within_retry_spend,
 )
 from lotwise.request import BILLED, Code
 
@@ -84,7 +87,7 @@ def test_request_table_allows_exactly_the_states_of_the_code() -> None:
     assert _words(allowed.group(1)) == {state.value for state in RequestState}
 
 
-@pytest.mark.parametrize("name", ["open_shards", "all_open_shards"])
+@pytest.mark.parametrize("name", ["all_open_shards", "unfinished_runs"])
 def test_statement_takes_exactly_the_closed_states_for_closed(name: str) -> None:
     closed = re.search(r"state NOT IN \(([^)]*)\)", queries()[name])
     assert closed is not None
@@ -107,10 +110,12 @@ def test_statement_counts_exactly_the_billed_codes(name: str) -> None:
 
 STATEMENT_MOVES = {
     "claim": ("pending", {"submitted"}),
+    "claim_late": ("pending", {"submitted"}),
     "release_requests": ("submitted", {"pending"}),
     "dead_letter": ("pending", {"dead_lettered"}),
     "settle_requests": ("submitted", {"pending", "answered", "refused", "dead_lettered"}),
     "retry_answered": ("answered", {"pending"}),
+    "ask_twice": ("submitted", {"pending"}),
 }
 
 
@@ -214,6 +219,18 @@ DECISIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"code": "unreturned", "ok": None},
         {"to_state": "pending", "why": "unreturned", "faults": 1, "resends": 0, "delay_s": 0.0},
     ),
+    "answer lost: asked again after a pause": (
+        {"code": "uncertain", "ok": None},
+        {"to_state": "pending", "why": "uncertain", "faults": 1, "resends": 0, "delay_s": 15.0},
+    ),
+    "answer lost a second time: waits longer": (
+        {"code": "uncertain", "ok": None, "faults": 1},
+        {"to_state": "pending", "why": "uncertain", "faults": 2, "delay_s": 30.0},
+    ),
+    "answer lost a third time: ends": (
+        {"code": "uncertain", "ok": None, "faults": 2},
+        {"to_state": "dead_lettered", "reason": "uncertain", "why": None, "delay_s": 0.0},
+    ),
     "unreadable a third time: ends": (
         {"code": "unreadable", "ok": None, "faults": 2},
         {"to_state": "dead_lettered", "reason": "unreadable", "why": None},
@@ -241,6 +258,12 @@ def test_every_code_moves_a_submitted_request_legally(code: Code, ok: bool | Non
     assert (move["to_state"] == "pending") == (move["why"] is not None)
     if move["to_state"] == "dead_lettered":
         assert move["reason"]
+
+
+def test_pause_before_a_lost_answer_is_asked_again_has_the_cap_of_all_pauses() -> None:
+    (move,) = decide(_attempt(code="uncertain", ok=None, faults=12), Policy(max_attempts=20)).to_dicts()
+
+    assert move["delay_s"] == Policy().backoff_cap_s
 
 
 @pytest.mark.parametrize("code", sorted(BILLED))
@@ -330,6 +353,8 @@ PROOFS: dict[str, tuple[dict[str, Any], bool]] = {
     "the list stops a second short": ({"listed_back_to": NOON - timedelta(seconds=899)}, False),
     "the whole list was read": ({"listed_back_to": None}, True),
     "the whole list, too early": ({"listed_back_to": None, "listed_at": NOON + timedelta(seconds=600)}, False),
+    "the call came back in time": ({"called_at": NOON + timedelta(seconds=600)}, True),
+    "the call came back late": ({"called_at": NOON + timedelta(seconds=601)}, False),
     "creating began long after the intent": ({"creating_at": NOON + timedelta(seconds=1)}, False),
 }
 
@@ -355,7 +380,60 @@ def test_looks_grow_rarer_with_age_up_to_a_limit() -> None:
     assert pauses[-1] == 600.0
 
 
-@pytest.mark.parametrize(("field", "value"), [("max_attempts", 0), ("max_resends", -1)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("max_attempts", 0), ("max_resends", -1), ("retry_spend", -0.1), ("retry_floor", -1)]
+)
 def test_policy_refuses(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=field):
         Policy(**{field: value})  # type: ignore[arg-type]
+
+
+# --- what changed retries may cost --------------------------------------------------------------------------------
+
+
+def _retries(*usd: str | None) -> pl.DataFrame:
+    costs = [None if one is None else Decimal(one) for one in usd]
+    return pl.DataFrame(
+        {"key": [f"k{i}" for i in range(len(usd))], "expected_usd": costs},
+        schema={"key": pl.String, "expected_usd": pl.Decimal(18, 9)},
+    )
+
+
+def _spend(**changes: object) -> RetrySpend:
+    usual: dict[str, object] = {"n_first": 100, "first_usd": Decimal(10), "n_changed": 0, "changed_usd": Decimal(0)}
+    return RetrySpend(**{**usual, "n_open": 0, **changes})  # type: ignore[arg-type]
+
+
+CAPPED = Policy(retry_floor=0)
+
+RETRIES: dict[str, tuple[Policy, RetrySpend, tuple[str | None, ...], tuple[int, int, int]]] = {
+    "all fit": (CAPPED, _spend(), ("0.4", "0.6"), (2, 0, 0)),
+    "the cheapest fit": (CAPPED, _spend(), ("0.9", "0.3", "0.4"), (2, 0, 1)),
+    "one billionth too much": (CAPPED, _spend(), ("1.000000001",), (0, 0, 1)),
+    "what was spent counts": (CAPPED, _spend(n_changed=3, changed_usd=Decimal("0.7")), ("0.3", "0.3"), (1, 0, 1)),
+    "more may fit later": (CAPPED, _spend(n_open=1), ("0.9", "0.9"), (1, 1, 0)),
+    "overspent": (CAPPED, _spend(n_changed=9, changed_usd=Decimal(2)), ("0.1",), (0, 0, 1)),
+    "requests counted where no cost is known": (CAPPED, _spend(first_usd=None), (None,) * 12, (10, 0, 2)),
+    "requests counted where one cost is not known": (CAPPED, _spend(n_changed=8), ("0.1", None, "0.1"), (2, 0, 1)),
+    "a few in any case": (Policy(retry_floor=3), _spend(n_first=5, n_changed=1), ("9", "8", "7"), (2, 0, 1)),
+    "no cap": (Policy(retry_spend=None, retry_floor=0), _spend(), ("99", "99"), (2, 0, 0)),
+    "nothing at all": (Policy(retry_spend=0.0, retry_floor=0), _spend(), ("0.1",), (0, 0, 1)),
+}
+
+
+@pytest.mark.parametrize(("policy", "spend", "due", "ends"), RETRIES.values(), ids=RETRIES.keys())
+def test_changed_retries_cost_no_more_than_their_share(
+    policy: Policy, spend: RetrySpend, due: tuple[str | None, ...], ends: tuple[int, int, int]
+) -> None:
+    chosen = within_retry_spend(_retries(*due), spend, policy)
+    assert (chosen.now.len(), chosen.later.len(), chosen.never.len()) == ends
+    assert sorted([*chosen.now, *chosen.later, *chosen.never]) == sorted(f"k{i}" for i in range(len(due)))
+
+
+def test_what_fits_together_fits_in_parts_too() -> None:
+    # A shard is checked by itself once more when its intent is written; its requests were chosen together with others'.
+    due, spend = _retries("0.1", "0.2", "0.3", "0.4", "0.5"), _spend()
+    together = within_retry_spend(due, spend, CAPPED).now
+    for n in range(1, together.len() + 1):
+        part = due.filter(pl.col("key").is_in(together.tail(n).implode()))
+        assert set(within_retry_spend(part, spend, CAPPED).now) == set(part["key"])
