@@ -119,6 +119,14 @@ def upper_bound(bad: int, n: int) -> float:
     return 1.0 - lower_bound(n - bad, n)
 
 
+def fewest_golden(threshold: float) -> int:
+    """Return how many golden rows a canary needs at least: with fewer it fails even if all of them agree."""
+    n = 1
+    while lower_bound(n, n) < threshold - MARGIN - 1e-12:
+        n += 1
+    return n
+
+
 def judge(
     *,
     threshold: float,

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import polars as pl
 
 from lotwise.errors import BadGolden, CheckFailedToRun
+from lotwise.fields import known_by_name
 from lotwise.fingerprint import code_of
 from lotwise.key import keys, spec_digest
 from lotwise.render import OnNull, Template, render
@@ -35,6 +36,7 @@ SHARE = 0.01
 """Golden rows that ride in a shard, as a share of its frame rows."""
 
 
+@known_by_name
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Golden:
     """Rows with known answers, by which a prompt is let through and watched.
@@ -52,7 +54,7 @@ class Golden:
         The share of golden rows that must agree.
     """
 
-    frame: pl.DataFrame = field(kw_only=False)
+    frame: pl.DataFrame = field(kw_only=False, repr=False)
     answers: Sequence[str]
     match: Literal["exact"] | Match = "exact"
     threshold: Rate = 0.9
@@ -87,7 +89,7 @@ class GoldenSet:
         The share that must agree.
     """
 
-    rows: pl.DataFrame
+    rows: pl.DataFrame = field(repr=False)
     dtypes: pl.Schema
     match: Match | Literal["gone"] | None
     threshold: float
@@ -115,8 +117,8 @@ class GoldenSet:
         Raises
         ------
         BadGolden
-            A column is missing, an answer is none of the schema's values, a row is null where the prompt needs it or
-            has two answers, or the known answer would be shown to the model.
+            A column is missing, an answer is none of the schema's values or would become another by the cast, a row is
+            null where the prompt needs it or has two answers, or the known answer would be shown to the model.
         """
         if shown := [name for name in golden.answers if name in template.columns]:
             raise BadGolden.because(f"the prompt uses {shown[0]!r}, so the model would be shown the known answer")
@@ -126,7 +128,10 @@ class GoldenSet:
             raise BadGolden.because(f"{strange[0]!r} is no field of the schema ({', '.join(schema.dtypes)})")
         wanted = pl.Schema({name: schema.dtypes[name] for name in golden.answers})
         contents = render(_cast(golden.frame, {n: dtypes[n] for n in template.columns}), template, on_null=on_null)
-        known = _cast(golden.frame, wanted).select(pl.struct(list(wanted)).struct.json_encode()).to_series()
+        answers = _cast(golden.frame, wanted)[list(wanted)]
+        if strange := [one.name for one in answers if one.dtype.is_float() and not one.is_finite().all()]:
+            raise BadGolden.because(f"column {strange[0]!r} of the golden frame holds a number that no JSON can say")
+        known = answers.to_struct().struct.json_encode()
         if contents.null_count():
             raise BadGolden.because(f"{contents.null_count()} golden rows have a null in a column that the prompt uses")
         if {user for user, _ in examples} & set(contents):
@@ -145,6 +150,11 @@ class GoldenSet:
         body = [list(self.dtypes), how, self.rows.select("row", "answer").rows()]
         return sha256(json.dumps(body, ensure_ascii=False).encode()).hexdigest()
 
+    def said(self, values: pl.Series) -> pl.Series:
+        """Write the answer columns of answers (JSON objects, or null) as the known answers are written, as `said`."""
+        columns, _ = typed_columns(values, self.dtypes)
+        return columns.to_struct("said").struct.json_encode()
+
     def agreed(self, said: pl.DataFrame) -> pl.Series:
         """Compare answers with what is known.
 
@@ -162,10 +172,9 @@ class GoldenSet:
         CheckFailedToRun
             The match function raised or gave no verdict.
         """
-        values = typed_columns(said["value"], self.dtypes)[0].select(pl.struct(list(self.dtypes)).struct.json_encode())
         pairs = (
             said.select("row", is_valid=pl.col("value").is_not_null())
-            .with_columns(values.to_series().alias("said"))
+            .with_columns(self.said(said["value"]))
             .join(self.rows.select("row", "answer"), on="row", how="left", maintain_order="left")
         )
         if self.match is None:
@@ -202,15 +211,45 @@ def riders(n_rows: int, n_golden: int) -> int:
 
 
 def _cast(frame: pl.DataFrame, dtypes: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Return the frame with columns in these dtypes; what would become another value by that is refused."""
+    columns = []
     for name, dtype in dtypes.items():
         fault = ""
         try:
-            frame = frame.with_columns(pl.col(name).cast(dtype))
+            columns.append(frame[name].cast(dtype))
+            if not _is_kept(frame[name], columns[-1]):
+                fault = "a cast would change them"
         except pl.exceptions.PolarsError as error:
             fault = type(error).__name__
         if fault:  # outside, so that Polars' own error, which quotes values, is not in its chain
             raise BadGolden.because(f"column {name!r} of the golden frame holds values that are no {dtype} ({fault})")
-    return frame
+    return frame.with_columns(columns)
+
+
+def _is_kept(given: pl.Series, made: pl.Series) -> bool:
+    """Say whether a cast left the values what they are. Polars makes 2 of 2.7, true of 7, and a day of any number."""
+    if given.dtype == made.dtype or given.null_count() == given.len():
+        return True
+    before, after = _kinds(given.dtype), _kinds(made.dtype)
+    pairs = [{one, other} for one, other in zip(before, after, strict=False)]
+    if len(before) != len(after) or any(len(pair) > 1 and not pair & {"text", "Null"} for pair in pairs):
+        return False
+    if before == ["text"] or after == ["text"] or made.dtype.is_float():
+        return True  # read strictly, written down, or rounded as the same number in an answer is
+    return made.cast(given.dtype).equals(given)
+
+
+def _kinds(dtype: Any) -> list[str]:
+    """Name the kinds of value that a dtype holds, from the outside in."""
+    if isinstance(dtype, (pl.List, pl.Array)):
+        return ["list", *_kinds(dtype.inner)]
+    if isinstance(dtype, pl.Struct):
+        return [kind for field in dtype.fields for kind in (f"field {field.name}", *_kinds(field.dtype))]
+    if dtype.is_numeric():
+        return ["number"]
+    if isinstance(dtype, (pl.String, pl.Enum, pl.Categorical)):
+        return ["text"]
+    return ["moment" if isinstance(dtype, (pl.Date, pl.Datetime)) else str(dtype.base_type())]
 
 
 def _matched(match: Match, known: dict[str, Any], said: dict[str, Any]) -> bool:

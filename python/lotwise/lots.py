@@ -15,9 +15,10 @@ from typing import Any
 import polars as pl
 
 from lotwise import evidence
-from lotwise.errors import BadArgument, PlanFixed, UnknownColumn
+from lotwise.errors import BadArgument, PlanFixed, UnknownColumn, UnknownRun
 from lotwise.evidence import Acceptance
 from lotwise.ledger import evidence as store
+from lotwise.ledger import runs as run_book
 from lotwise.ledger.store import Ledger
 
 
@@ -182,6 +183,8 @@ def close(ledger: Ledger, family: Family, now: datetime, *, valid: int | None = 
     -----
     Reads the lots' keys once. Costs about three seconds for a million answers, and one look where nothing is due.
     """
+    if ledger.read_only is not None:
+        return 0  # what is drawn can be read; what is not stays so
     named, draws = store.drawn(ledger, family.id)
     if family.accept.scheme == "run" and named.is_empty():
         name(ledger, family, None, now)  # a run from before there were lots
@@ -199,19 +202,13 @@ def close(ledger: Ledger, family: Family, now: datetime, *, valid: int | None = 
     due = due.filter(_is_due(family))
     if due.is_empty():
         return 0
-    answers = members.drop_nulls("stratum").partition_by("lot_id", as_dict=True)
-    planned: list[dict[str, Any]] = []
-    samples = [pl.DataFrame(schema={"lot_id": pl.String, "n": pl.Int32, **evidence.SAMPLE})]
-    for lot in due.iter_rows(named=True):
-        draw = _plan(family, lot)
-        planned.append(draw)
-        if draw["plan_n"]:
-            drawn = evidence.draw_sample(answers[(lot["lot_id"],)], draw["plan_n"], seed=draw["seed"])
-            samples.append(
-                drawn.select(pl.lit(lot["lot_id"]).alias("lot_id"), pl.lit(draw["n"], pl.Int32).alias("n"), pl.all())
-            )
-    store.record_draws(ledger, pl.DataFrame(planned, schema=_DRAWS), _with_digests(ledger, family, samples), now)
-    return len(planned)
+    draws = _plans(family, due)
+    sample = evidence.draw_samples(
+        members.drop_nulls("stratum").select("lot_id", "key", "stratum", "multiplicity"),
+        draws.filter(pl.col("plan_n") > 0).select("lot_id", "plan_n", "seed"),
+    ).join(draws.select("lot_id", pl.col("n").cast(pl.Int32)), on="lot_id", how="left", maintain_order="left")
+    store.record_draws(ledger, draws, _with_digests(ledger, family, sample), now)
+    return draws.height
 
 
 _DRAWS = pl.Schema(
@@ -236,28 +233,38 @@ def _is_due(family: Family) -> pl.Expr:
     return pl.col("drawn_from").is_null() | repaired | (other & (pl.col("n_inspected") == 0))
 
 
-def _plan(family: Family, lot: Mapping[str, Any]) -> dict[str, Any]:
-    """Plan one lot: the rule that the call says, else the one that was written down, else the default."""
-    accept = family.accept
-    if not family.said and lot["limit"] is not None:
-        accept = replace(accept, **{word: lot[word] for word in ("limit", "aql", "confidence", "margin")})
-    n = 1 + (lot["n"] or 0)
-    plan = accept.plan(lot["population"])
-    return {
-        **{column: lot[column] for column in ("lot_id", "n_rows", "n_unique", "n_invalid", "population")},
-        "n": n,
-        "plan_kind": "none" if plan is None else "inspection",
-        "plan_n": 0 if plan is None else plan.n,
-        "plan_c": None if plan is None else plan.c,
-        "accept_at_aql": None if plan is None else plan.accept_at_acceptable,
-        "accept_at_limit": None if plan is None else plan.accept_at_limit,
-        **dict(zip(("limit", "aql", "confidence", "margin"), accept.rule, strict=True)),
-        "seed": evidence.seed_of(lot["lot_id"], n),
-    }
+def _plans(family: Family, due: pl.DataFrame) -> pl.DataFrame:
+    """Plan lots: by the rule that the call says, else the one that was written down, else the default."""
+    said = dict(zip(_RULE, family.accept.rule, strict=True))
+    rules = {name: pl.lit(rate) if family.said else pl.col(name).fill_null(rate) for name, rate in said.items()}
+    lots = due.with_columns(**rules, n=1 + pl.col("n").fill_null(0))
+    planned = pl.concat(
+        [_by_rule(family.accept, rule, group) for rule, group in lots.group_by(_RULE, maintain_order=True)],
+        how="diagonal",
+    )
+    seeds = [evidence.seed_of(lot, n) for lot, n in planned.select("lot_id", "n").iter_rows()]
+    return planned.with_columns(seed=pl.Series(seeds, dtype=pl.Int64)).select(list(_DRAWS)).cast(_DRAWS)
 
 
-def _with_digests(ledger: Ledger, family: Family, samples: list[pl.DataFrame]) -> pl.DataFrame:
-    sample = pl.concat(samples)
+_RULE = ("limit", "aql", "confidence", "margin")
+
+
+def _by_rule(accept: Acceptance, rule: tuple[Any, ...], lots: pl.DataFrame) -> pl.DataFrame:
+    """Plan lots that share a rule; one that holds no valid answer is written down and nothing is drawn from it."""
+    some, none = lots.filter(pl.col("population") > 0), lots.filter(pl.col("population") == 0)
+    plans = replace(accept, **dict(zip(_RULE, rule, strict=True))).plans(some["population"].to_list())
+    planned = some.with_columns(
+        plan_kind=pl.lit("inspection"),
+        plan_n=pl.Series(plans.n),
+        plan_c=pl.Series(plans.c),
+        accept_at_aql=pl.Series(plans.accept_at_acceptable),
+        accept_at_limit=pl.Series(plans.accept_at_limit),
+    )
+    empty = none.with_columns(plan_kind=pl.lit("none"), plan_n=pl.lit(0, pl.Int64))
+    return pl.concat([planned, empty], how="diagonal")
+
+
+def _with_digests(ledger: Ledger, family: Family, sample: pl.DataFrame) -> pl.DataFrame:
     values = store.values(ledger, sample["key"].unique(), family.validator)
     told = values.with_columns(evidence.digests(values["value"])).select("key", "answer_digest")
     return sample.join(told, on="key", how="left", maintain_order="left").with_columns(
@@ -268,19 +275,32 @@ def _with_digests(ledger: Ledger, family: Family, samples: list[pl.DataFrame]) -
 # --- reading back -------------------------------------------------------------------------------------------------
 
 
+def family_of(ledger: Ledger, run_id: str) -> Family:
+    """Return a stored run's lots.
+
+    Raises
+    ------
+    UnknownRun
+    """
+    row = run_book.row(ledger, run_id)
+    if row is None:
+        raise UnknownRun.of(run_id, run_book.all_runs(ledger)["id"].to_list())
+    return Family.of_run(row)
+
+
 def table(ledger: Ledger, family: Family) -> pl.DataFrame:
     """Return what is known of a family's lots: `evidence.LOTS`, one row a lot, by label."""
     members = _members(ledger, family)
     standing = standing_of(members)
     draws, sample, inspections = store.evidence(ledger, standing["lot_id"].to_list())
-    values = store.values(ledger, sample["key"].unique(), family.validator)
+    values = store.values(ledger, inspections["key"].unique(), family.validator)
     return table_from(standing, draws, sample, inspections, values)
 
 
 def table_from(
     standing: pl.DataFrame, draws: pl.DataFrame, sample: pl.DataFrame, inspections: pl.DataFrame, values: pl.DataFrame
 ) -> pl.DataFrame:
-    """Put a lot table together; `values` (`key`, `value`) says what the answers are now."""
+    """Put a lot table together; `values` (`key`, `value`) says what the answers that somebody has looked at are now."""
     now = values.with_columns(evidence.digests(values["value"]).alias("now")).select("key", "now")
     sampled = sample.join(now, on="key", how="left", maintain_order="left").with_columns(
         answer_digest=pl.coalesce("now", "answer_digest")

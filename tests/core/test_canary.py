@@ -16,6 +16,7 @@ from lotwise.canary import (
     Rise,
     drift_sums,
     drifted,
+    fewest_golden,
     frame_rows,
     judge,
     lower_bound,
@@ -78,6 +79,17 @@ def test_either_part_can_fail_a_canary() -> None:
     assert judge(**both, agreed=100, n_invalid=0).passed  # type: ignore[arg-type]
     assert not judge(**both, agreed=100, n_invalid=200).passed  # type: ignore[arg-type]
     assert not judge(**both, agreed=50, n_invalid=0).passed  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.1, 0.5, 0.85, 0.9, 0.95, 1.0])
+def test_fewest_golden_rows_pass_if_all_agree_and_one_row_less_never_does(threshold: float) -> None:
+    fewest = fewest_golden(threshold)
+    assert golden(fewest, fewest, threshold)
+    assert fewest == 1 or not golden(fewest - 1, fewest - 1, threshold)
+
+
+def test_threshold_as_it_is_by_itself_needs_fourteen_golden_rows() -> None:
+    assert fewest_golden(0.9) == 14
 
 
 @given(n=st.integers(1, 400), data=st.data(), threshold=st.floats(0.2, 1.0))

@@ -26,6 +26,7 @@ from lotwise.evidence import (
     Reading,
     digests,
     draw_sample,
+    draw_samples,
     family_of,
     groups_digest,
     lot_in,
@@ -127,6 +128,31 @@ def test_reading_counts_answers_and_hours_of_every_lot() -> None:
     assert "53.8 % with 3 %" in reading.words[1]
 
 
+SMALL = {
+    "one answer": (1, ("it is read; release with none bad", "nothing is left to chance: every bad answer is seen")),
+    "a census": (5, ("all 5 are read; release with none bad", "nothing is left to chance: every bad answer is seen")),
+    "too few for rates": (
+        60,
+        (
+            "53 of 60 drawn at random; release with 1 bad or fewer",
+            "released 100 % with 0 of its 60 answers truly bad, 100 % with 1, 22.1 % with 2, 3.4 % with 3",
+        ),
+    ),
+    "enough for rates": (
+        100,
+        (
+            "80 of 100 drawn at random; release with 1 bad or fewer",
+            "released 100 % with 1 % truly bad, 36.2 % with 2 %, 10.1 % with 3 %, 2.4 % with 4 %, 0.5 % with 5 %",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("size", "words"), SMALL.values(), ids=SMALL)
+def test_plan_of_a_small_lot_is_told_in_answers_and_a_census_without_chances(size: int, words: tuple[str, str]) -> None:
+    assert Reading.of([size], Acceptance()).words == words
+
+
 # --- the draw -----------------------------------------------------------------------------------------------------
 
 
@@ -185,7 +211,31 @@ def test_more_than_there_are_cannot_be_drawn() -> None:
         draw_sample(population(10), 11, seed=0)
 
 
-@settings(max_examples=60, deadline=None)
+def test_many_lots_drawn_at_once_get_the_samples_that_each_gets_alone() -> None:
+    sizes = {"one": (5_000,), "two": (3_000, 2_000), "mixed": (1_500, 1_200, 40, 3), "small": (7, 2), "single": (1,)}
+    lots = {name: population(*shards) for name, shards in sizes.items()}
+    wanted = pl.DataFrame({"lot_id": list(lots), "plan_n": [300, 211, 1, 0, 1], "seed": [5, 5, 77, 2**32 - 1, 0]})
+    together = pl.concat([answers.with_columns(lot_id=pl.lit(name)) for name, answers in lots.items()])
+
+    drawn = draw_samples(together.sample(fraction=1.0, shuffle=True, seed=4), wanted)
+
+    for name, n, seed in wanted.iter_rows():
+        alone = draw_sample(lots[name], n, seed=seed)
+        assert drawn.filter(lot_id=name).drop("lot_id").equals(alone)
+        assert alone.height == n
+
+
+def test_lots_that_are_not_wanted_are_not_drawn_from() -> None:
+    answers = pl.concat([population(50).with_columns(lot_id=pl.lit(name)) for name in ("a", "b")])
+
+    drawn = draw_samples(answers, pl.DataFrame({"lot_id": ["b"], "plan_n": [3], "seed": [1]}))
+
+    assert drawn["lot_id"].to_list() == ["b"] * 3
+    with pytest.raises(ValueError, match="1 answers cannot be drawn from 0"):
+        draw_samples(answers, pl.DataFrame({"lot_id": ["c"], "plan_n": [1], "seed": [1]}))
+
+
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=12), st.integers(0, 10_000), st.data())
 def test_share_is_one_of_the_whole_numbers_beside_it(sizes: list[int], seed: int, data: st.DataObject) -> None:
     total = sum(sizes)
@@ -446,6 +496,15 @@ def test_two_looks_hold_together_and_the_narrower_ends_are_shown() -> None:
     row = told(["good"] * 200 + [None] * 70 + ["good"])
 
     assert row["cs_high"] == stats.peeking_set(0, 200, population=1_000).high
+
+
+@pytest.mark.parametrize("verdicts", [["unsure"] * 278, ["unsure"]], ids=["all read", "one read"])
+def test_there_is_no_rate_where_nobody_said_bad_or_good(verdicts: list[str]) -> None:
+    row = told(verdicts)
+
+    assert (row["rate"], row["row_rate"]) == (None, None)
+    assert (row["cs_low"], row["cs_high"], row["n_unsure"]) == (0.0, 1.0, len(verdicts))
+    assert row["decision"] == "continue"
 
 
 def test_unsure_is_bad_for_the_upper_bound_and_good_for_the_lower() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import date, datetime
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -10,13 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lotwise import watch
+from lotwise.canary import Canary
 from lotwise.errors import BadGolden, CheckFailedToRun
+from lotwise.executors.live import Answer
 from lotwise.executors.openai_dialect import body_parts
 from lotwise.golden import Golden, GoldenSet, golden_keys, golden_spec, riders
-from lotwise.key import keys, spec_digest, spec_from_json, spec_json
+from lotwise.job import Options
+from lotwise.key import KEY_VERSION, keys, spec_digest, spec_from_json, spec_json
+from lotwise.ledger import golden as golden_book
+from lotwise.ledger import requests as request_book
 from lotwise.render import Template
 from lotwise.request import Purpose, Spec
 from lotwise.schema import Schema
+from runs import Bench
 
 SPEC = Spec(provider="scripted", model="m", system="Say which.")
 SCHEMA = Schema.of({"kind": pl.Enum(["bug", "praise"]), "score": pl.Float64()})
@@ -76,6 +86,92 @@ def test_golden_set_that_does_not_fit_the_call_is_refused(golden: Golden, told: 
     with pytest.raises(BadGolden, match=told) as refused:
         bound(golden)
     assert "rant" not in str(refused.value)
+
+
+D, DT = pl.Date(), pl.Datetime("us", "UTC")
+NOON = datetime(2026, 1, 2, 12)
+BENT: dict[str, tuple[list[Any], Any]] = {
+    "a fraction as an integer": ([2.7], int),
+    "7 as a boolean": ([7], bool),
+    "1 as a boolean": ([1], bool),
+    "true as an integer": ([True], int),
+    "a number as a day": ([1], D),
+    "a number as an instant": ([1], DT),
+    "a day as a number": ([date(2026, 1, 2)], int),
+    "noon as a day": ([NOON], D),
+    "a boolean in text": (["true"], bool),
+    "no day at all": (["2026-13-01"], D),
+    "a number as an option": ([1], pl.Enum(["bug"])),
+    "a number too large": ([300], pl.Int8),
+    "one as a list": ([1], list[int]),
+    "fractions as integers in a list": ([[1.0, 2.5]], list[int]),
+    "numbers as booleans in a list": ([[1, 0]], list[bool]),
+    "a fraction in an object": ([{"a": 2.5}], pl.Struct({"a": pl.Int64})),
+    "a number as a day in an object": ([{"a": 1}], pl.Struct({"a": pl.Date})),
+    "no number": ([float("nan")], float),
+}
+KEPT: dict[str, tuple[list[Any], Any, str]] = {
+    "an integer as a number": ([2], float, "2.0"),
+    "a whole number as an integer": ([2.0, None], int, "2"),
+    "a number in less bits": ([0.1], pl.Float32, "0.1"),
+    "a number in text": (["12"], int, "12"),
+    "a number as text": ([12345], str, '"12345"'),
+    "a boolean as text": ([True], str, '"true"'),
+    "a day as an instant": ([date(2026, 1, 2)], DT, '"2026-01-02T00:00:00+00:00"'),
+    "an instant without a zone": ([NOON], DT, '"2026-01-02T12:00:00+00:00"'),
+    "an option": (["bug"], pl.Enum(["bug"]), '"bug"'),
+    "options in a list": ([["bug"]], pl.List(pl.Enum(["bug"])), '["bug"]'),
+    "integers as numbers in a list": ([[1, 2]], list[float], "[1.0,2.0]"),
+    "an object": ([{"a": 2.0}], pl.Struct({"a": pl.Int64}), '{"a":2}'),
+    "empty lists": ([[]], list[int], "[]"),
+    "nothing": ([None], int, "null"),
+}
+
+
+def known(values: list[Any], dtype: Any) -> GoldenSet:
+    texts = [f"row {i}" for i in range(len(values))]
+    golden = Golden(pl.DataFrame({"text": texts, "x": values}), answers="x")
+    dtypes = {"text": pl.String()}
+    return GoldenSet.bind(golden, TEMPLATE, Schema.of({"x": dtype}), (), on_null="skip", dtypes=dtypes)
+
+
+@pytest.mark.parametrize(("values", "dtype"), BENT.values(), ids=BENT.keys())
+def test_known_answer_that_a_cast_would_change_is_refused(values: list[Any], dtype: Any) -> None:
+    with pytest.raises(BadGolden, match="column 'x' of the golden frame holds"):
+        known(values, dtype)
+
+
+@pytest.mark.parametrize(("values", "dtype", "said"), KEPT.values(), ids=KEPT.keys())
+def test_known_answer_is_written_in_the_schemas_dtype(values: list[Any], dtype: Any, said: str) -> None:
+    assert f'{{"x":{said}}}' in known(values, dtype).rows["answer"].to_list()
+
+
+def test_question_that_a_cast_would_change_is_refused() -> None:
+    golden = Golden(pl.DataFrame({"text": [2.7], "kind": ["bug"]}), answers="kind")
+
+    with pytest.raises(BadGolden, match="column 'text' of the golden frame holds values that are no Int64"):
+        GoldenSet.bind(golden, TEMPLATE, SCHEMA, (), on_null="skip", dtypes={"text": pl.Int64()})
+
+
+def test_prompt_without_a_column_has_golden_rows_too() -> None:
+    golden = Golden(pl.DataFrame({"kind": ["bug"]}), answers="kind")
+
+    assert bound(golden, template=Template.parse("Say bug.")).rows["content"].to_list() == ["Say bug."]
+
+
+def test_no_golden_row_is_in_a_repr() -> None:
+    golden = Golden(pl.DataFrame({"text": ["planted-4711"], "kind": ["bug"]}), answers="kind")
+
+    assert "planted-4711" not in repr(golden)
+    assert "planted-4711" not in repr(bound(golden))
+
+
+def test_no_example_no_answer_and_no_header_is_in_a_repr() -> None:
+    examples = (("planted-4711", '{"kind":"bug"}'),)
+
+    assert "planted-4711" not in repr(Spec(provider="scripted", model="m", examples=examples))
+    assert "planted-4711" not in repr(Answer(custom_id="a", status=200, body=b"planted-4711"))
+    assert "planted-4711" not in repr(Options(executor_options={"headers": {"x-key": "planted-4711"}}))
 
 
 def test_golden_row_that_is_an_example_is_refused() -> None:
@@ -180,3 +276,37 @@ def test_about_one_in_a_hundred_rides_and_no_golden_row_twice(n_rows: int, n_gol
 
     assert 1 <= n <= n_golden
     assert n == n_golden or abs(n - n_rows / 100) <= 1
+
+
+# --- what may go out ----------------------------------------------------------------------------------------------
+
+
+def test_undecided_gate_lets_no_row_go_that_was_to_ride_behind_another_threshold(tmp_path: Path) -> None:
+    bench = Bench(folder=tmp_path, in_memory=True)
+    known = pl.DataFrame({"text": ["a", "b", "c"], "answer": "yes"})
+    golden = GoldenSet.bind(
+        Golden(known, answers=["answer"]),
+        Template.parse("{text}"),
+        Schema.of(None),
+        (),
+        on_null="skip",
+        dtypes={"text": pl.String()},
+    )
+    canary = Canary(spec=spec_digest(bench.spec), subject="s", golden=golden, bad_limit=None, n_frame=0, mode="on")
+    job = bench.begin(["of the frame"])
+    job.canary = canary
+    watch.begin(job, canary)
+    later = golden_spec(bench.spec, 1)
+    asks = golden.rows.with_columns(
+        key=keys(spec_digest(later), golden.rows["content"]),
+        content_bytes=pl.lit(3, pl.Int64),
+        round=pl.lit(1, pl.Int32),
+    )
+    about = {"digest": spec_digest(later), "model": "m", "body": spec_json(later), "key_version": KEY_VERSION}
+    golden_book.ask(
+        bench.ledger, replace(canary, golden=replace(golden, threshold=0.5)), about, asks, bench.clock.now()
+    )
+
+    may_go = watch.unlocked(job, request_book.pending(bench.ledger, job.run_id))
+
+    assert set(may_go["key"]) == set(golden_keys(bench.spec, 0, golden.rows["content"]))

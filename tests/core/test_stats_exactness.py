@@ -17,9 +17,6 @@ from lotwise.errors import StatisticsRefused
 from lotwise.stats import distributions, hypergeometric
 from lotwise.stats.peeking import peeking_limits
 
-unhurried = settings(deadline=None)
-"""The machine that runs the tests may be busy; how long an example takes is not what they ask."""
-
 LEVELS = st.sampled_from(["0.8", "0.9", "0.95", "0.975", "0.99", "0.9999"])
 
 
@@ -143,7 +140,6 @@ def test_peeking_breaks_an_interval_made_for_one_look() -> None:
 
 
 @given(samples(), LEVELS)
-@unhurried
 @example((0, 0, 1), "0.95")
 @example((1, 399, 400), "0.95")
 def test_exact_interval_stays_possible_and_within_a_row_of_the_estimate(
@@ -158,7 +154,6 @@ def test_exact_interval_stays_possible_and_within_a_row_of_the_estimate(
 
 
 @given(st.integers(1, 3000), st.data(), LEVELS)
-@unhurried
 def test_census_has_zero_width(population: int, data: st.DataObject, confidence: str) -> None:
     bad = data.draw(st.integers(0, population))
     for interval in (
@@ -169,7 +164,6 @@ def test_census_has_zero_width(population: int, data: st.DataObject, confidence:
 
 
 @given(samples(), LEVELS, st.sampled_from(["0.02", "0.05", "0.1", "0.333"]))
-@unhurried
 @example((9, 278, 1000), "0.95", "0.05")
 def test_release_exactly_when_upper_bound_is_below_limit(
     sample: tuple[int, int, int], confidence: str, limit: str
@@ -190,7 +184,7 @@ def test_two_sided_high_may_lie_above_the_limit_of_a_released_lot() -> None:
 
 
 @given(st.integers(2, 120), st.data())
-@settings(unhurried, max_examples=60)
+@settings(max_examples=60)
 def test_more_data_never_widens_a_peeking_safe_set(population: int, data: st.DataObject) -> None:
     verdicts = data.draw(st.lists(st.booleans(), min_size=1, max_size=population))
     looks = [(n, sum(verdicts[:n])) for n in range(len(verdicts) + 1)]
@@ -201,7 +195,7 @@ def test_more_data_never_widens_a_peeking_safe_set(population: int, data: st.Dat
 
 
 @given(st.integers(1, 40), st.data())
-@settings(unhurried, max_examples=60)
+@settings(max_examples=60)
 def test_peeking_limits_are_the_set_that_a_full_search_finds(population: int, data: st.DataObject) -> None:
     looked = data.draw(st.integers(0, population))
     bad, alpha = data.draw(st.integers(0, looked)), data.draw(st.sampled_from(["0.05", "0.5", "0.001"]))
@@ -217,7 +211,7 @@ def test_peeking_limits_are_the_set_that_a_full_search_finds(population: int, da
 
 
 @given(st.lists(samples(), min_size=1, max_size=12), st.randoms(use_true_random=False))
-@settings(unhurried, max_examples=40)
+@settings(max_examples=40)
 def test_many_lots_answer_as_one_by_one_in_any_order(lots: list[tuple[int, int, int]], dice: random.Random) -> None:
     dice.shuffle(lots)
     bad, looked, population = (list(column) for column in zip(*lots, strict=True))
@@ -233,7 +227,6 @@ def test_many_lots_answer_as_one_by_one_in_any_order(lots: list[tuple[int, int, 
 
 
 @given(st.lists(st.text(max_size=6), unique=True, max_size=40), st.integers(), st.randoms(use_true_random=False))
-@unhurried
 def test_draw_does_not_depend_on_row_order(keys: list[str], seed: int, dice: random.Random) -> None:
     before = stats.draw_order(keys, seed=seed)
     dice.shuffle(keys)
@@ -245,7 +238,6 @@ def test_draw_does_not_depend_on_row_order(keys: list[str], seed: int, dice: ran
     st.lists(st.tuples(st.integers(1, 50), st.booleans()), min_size=2, max_size=30),
     st.randoms(use_true_random=False),
 )
-@unhurried
 def test_rates_of_rows_do_not_depend_on_row_order(sample: list[tuple[int, bool]], dice: random.Random) -> None:
     before = stats.dedup_rates(100, sample)
     units = [[m % 3, int(bad), None] for m, bad in sample]
@@ -257,7 +249,7 @@ def test_rates_of_rows_do_not_depend_on_row_order(sample: list[tuple[int, bool]]
 
 
 @given(st.lists(samples(80), min_size=2, max_size=5), st.randoms(use_true_random=False))
-@settings(unhurried, max_examples=40)
+@settings(max_examples=40)
 def test_strata_do_not_depend_on_their_order(lots: list[tuple[int, int, int]], dice: random.Random) -> None:
     strata = [stats.Stratum(population=total, looked=n, bad=x) for x, n, total in lots]
     before = stats.stratified_exact(strata), stats.stratified_wald(strata)

@@ -408,3 +408,32 @@ def test_binomial_cusum_signals_after_a_shift_and_stays_quiet_before() -> None:
     chart = stats.cusum_binomial(bad.tolist(), looked.tolist(), usual="0.02", worse="0.05", h=5)
     assert chart.first_signal is not None
     assert 40 < chart.first_signal <= 50
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {},
+        {"margin": 0.2, "acceptable": 0.02, "limit": 0.1, "confidence": 0.9},
+        {"acceptable": 0, "limit": 0.001, "confidence": 0.99},
+    ],
+    ids=["default", "loose", "strict"],
+)
+def test_plans_of_many_lots_are_those_of_each_alone(rule: dict[str, float]) -> None:
+    dice = random.Random(20_260_115)
+    sizes = [*range(1, 130), *(dice.randrange(130, 5_000) for _ in range(60)), 1_000, 1_000, 1_000_000, 12_345_678]
+
+    plans = stats.inspection_plans(sizes, **rule)
+
+    alone = [stats.inspection_plan(size, **rule) for size in sizes]
+    assert list(zip(plans.n, plans.c, strict=True)) == [(plan.n, plan.c) for plan in alone]
+    assert plans.accept_at_acceptable == pytest.approx([plan.accept_at_acceptable for plan in alone], rel=1e-12)
+    assert plans.accept_at_limit == pytest.approx([plan.accept_at_limit for plan in alone], rel=1e-12)
+
+
+def test_plans_of_no_lot_are_none_and_of_an_empty_lot_refused() -> None:
+    assert stats.inspection_plans([]).n.size == 0
+    with pytest.raises(StatisticsRefused, match="empty_lot"):
+        stats.inspection_plans([10, 0])
+    with pytest.raises(StatisticsRefused, match="limits_cross"):
+        stats.inspection_plans([10], acceptable=0.05, limit=0.05)

@@ -1,4 +1,7 @@
-"""A prompt gone wrong and a model that changes: what the canary and the golden rows hold back, across processes."""
+"""A prompt gone wrong and a model that changes: what the canary and the golden rows hold back.
+
+What it costs over 50,000 rows by a provider's bill is in `test_canary_bill.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,15 @@ import pytest
 
 import lotwise
 from journey.harness import Desk
-from lotwise import executors
-from lotwise.errors import BadGolden, CanaryFailed, SystemicError
+from lotwise import executors, watch
+from lotwise.canary import Verdict
+from lotwise.clock import SystemClock
+from lotwise.errors import BadGolden, CanaryFailed, SystemicError, Unreachable
+from lotwise.ledger import golden as golden_book
 from lotwise.ledger.store import Ledger
 from lotwise.ledger.verify import verify
-from lotwise.request import Spec
+from lotwise.request import Shard, Spec
+from lotwise.schema import Schema
 from lotwise.testing import ScriptedExecutor
 
 PROMPT = "Is this number odd? {n}"
@@ -107,13 +114,13 @@ def sql(folder: Path, query: str) -> pl.DataFrame:
     return lotwise.open_ledger(folder / "ledger").sql(query)
 
 
-# --- a prompt gone wrong, across processes ------------------------------------------------------------------------
+# --- a prompt gone wrong, in two processes ------------------------------------------------------------------------
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    """A job of 50,000 rows whose model answers by hash: golden rows agree half of the time."""
-    frame = pl.DataFrame({"n": range(50_000)})
+    """A job whose model answers by hash: golden rows agree half of the time."""
+    frame = pl.DataFrame({"n": range(2_400)})
     return Desk(
         tmp_path,
         frame,
@@ -125,47 +132,10 @@ def desk(tmp_path: Path) -> Desk:
     )
 
 
-def test_prompt_gone_wrong_stops_after_its_first_shard_and_nobody_gets_past(desk: Desk, tmp_path: Path) -> None:
-    plan = lotwise.plan(
-        desk.frame, PROMPT, SCHEMA, model="scripted:choice", ledger=desk.ledger_path, prices=PRICES, progress=False
-    )
-    bill = ScriptedExecutor(tmp_path / "provider").bill
-
-    first = desk.call()
-
-    assert first.error == "CanaryFailed"
-    assert first.frame is not None
-    assert first.frame["llm_state"].value_counts(sort=True)["count"].to_list() == [
-        49_500,
-        500,
-    ]
-    assert desk.shards() == {"collected": 1}
-    spent = desk.sql("SELECT sum(cost_usd)::DOUBLE AS usd FROM shard")["usd"][0]
-    assert plan.cost_low_usd is not None
-    assert 0 < spent < 0.03 * float(plan.cost_low_usd)
-    assert bill().height == 600
-
-    again = desk.call()
-    assert again.error == "CanaryFailed"
-    assert "golden rows agree" in again.message
-
-    tonight = tmp_path / "tonight.parquet"
-    pl.DataFrame({"n": range(60_000, 64_000)}).write_parquet(tonight)
-    assert desk.call(source=tonight).error == "CanaryFailed"
-
-    run = desk.sql("SELECT id FROM run ORDER BY created_at LIMIT 1")["id"][0]
-    assert desk.call(resume=run, source=None).error == "CanaryFailed"
-
-    assert bill().height == 600
-    desk.assert_clean()
-
-
 def test_second_process_waits_for_the_first_ones_canary_and_does_not_get_past_it(tmp_path: Path, desk: Desk) -> None:
-    small = tmp_path / "small.parquet"
-    pl.DataFrame({"n": range(2_400)}).write_parquet(small)
     slow = {**desk._base.options["executor_options"], "duration_s": 1.0}
 
-    pair = [desk.start(source=small, options={"executor_options": slow}) for _ in range(2)]
+    pair = [desk.start(options={"executor_options": slow}) for _ in range(2)]
 
     assert [child.wait().error for child in pair] == ["CanaryFailed", "CanaryFailed"]
     assert ScriptedExecutor(tmp_path / "provider").bill().height == 120 + 100
@@ -224,6 +194,56 @@ def test_failed_gate_opens_to_another_threshold_prompt_or_override_only(provider
     assert answered == [100]  # the lower threshold is judged by the answers that were bought
 
 
+def test_golden_rows_that_disagree_are_counted_in_the_error_and_shown_on_request(
+    provider: Provider, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="lotwise")
+    mixed = GOLDEN.with_columns(odd=pl.when(pl.col("n") % 5 == 0).then(~pl.col("odd")).otherwise("odd"))
+    with pytest.raises(CanaryFailed) as stopped:
+        ask(tmp_path, golden=lotwise.Golden(mixed, answers=["odd"]))
+    run, message = stopped.value.run, str(stopped.value)
+
+    shown = run.golden()
+
+    apart = shown.filter(~pl.col("agreed"))
+    assert f"20 golden rows disagree: `lotwise golden {run.id}` or .run.golden() shows" in message
+    assert (shown.height, apart.height) == (100, 20)
+    assert sorted(apart["input"]) == sorted(PROMPT.format(n=n) for n in range(-100, 0, 5))
+    one = apart.filter(input=PROMPT.format(n=-100)).row(0, named=True)
+    assert (json.loads(one["expected"]), json.loads(one["answered"])) == ({"odd": True}, {"odd": False})
+    assert (one["reason"], one["round"]) == (None, 0)
+    assert lotwise.open_ledger(tmp_path / "ledger").golden(run.id).equals(shown)
+    assert not any(text in message + caplog.text for text in shown["input"])
+
+
+def test_golden_row_without_a_valid_answer_says_why(provider: Provider, tmp_path: Path) -> None:
+    with pytest.raises(CanaryFailed) as stopped:
+        ask(tmp_path, model="broken")
+
+    shown = stopped.value.run.golden()
+
+    assert "100 golden rows disagree" in str(stopped.value)
+    assert shown.select("answered", "agreed", "reason").unique().rows() == [(None, False, "schema_mismatch")]
+
+
+def test_golden_rows_that_the_callers_function_compares_are_shown_without_a_verdict_elsewhere(
+    provider: Provider, tmp_path: Path
+) -> None:
+    ask(tmp_path, 50, golden=lotwise.Golden(GOLDEN, answers=["odd"], match=same))
+    handle = lotwise.open_ledger(tmp_path / "ledger")
+    (run,) = handle.runs()["id"]
+
+    first = pl.col("round") == 0
+    assert handle.golden(run).filter(first)["agreed"].null_count() == 100
+    assert handle.golden(run, match=same).filter(first)["agreed"].to_list() == [True] * 100
+
+
+def test_a_run_without_golden_rows_shows_none(provider: Provider, tmp_path: Path) -> None:
+    ask(tmp_path, 20, golden=None)
+    handle = lotwise.open_ledger(tmp_path / "ledger")
+    assert handle.golden(handle.runs()["id"].item()).is_empty()
+
+
 def test_canary_false_asks_no_golden_row_first(provider: Provider, tmp_path: Path) -> None:
     ask(tmp_path, 100, model="wrong", canary=False)
 
@@ -244,7 +264,7 @@ def test_golden_set_that_could_never_pass_is_refused_before_anything_is_sent(
     provider: Provider, tmp_path: Path
 ) -> None:
     Ledger.open(tmp_path / "ledger")
-    with pytest.raises(BadGolden, match="10 rows are too few"):
+    with pytest.raises(BadGolden, match=r"10 rows are too few for a threshold of 90%.* give 14 rows or more"):
         ask(tmp_path, golden=lotwise.Golden(GOLDEN.head(10), answers=["odd"]))
 
 
@@ -313,6 +333,72 @@ def test_change_of_model_in_mid_run_is_told_stops_the_run_and_names_its_first_sh
     ]
     with pytest.raises(CanaryFailed):  # the pass is withdrawn, for tonight's job too
         ask(tmp_path, frame=pl.DataFrame({"n": range(9_000, 9_100)}))
+
+
+def fail(folder: Path, *, withdraw: bool = True) -> None:
+    """Decide that the gate has failed, or take its pass back, as another process under the same gate does."""
+    ledger = Ledger.open(folder / "ledger")
+    canary = watch.restore(ledger, str(sql(folder, "SELECT id FROM run")["id"][0]), Schema.of(SCHEMA))
+    assert canary is not None
+    drift = Verdict(passed=False, reason="drift", n=9, agreed=0, lower=None, n_frame=0, n_invalid=0, upper=None)
+    golden_book.decide(ledger, canary, drift, run="another", now=SystemClock().now(), withdraw=withdraw)
+
+
+def test_pass_that_another_process_takes_back_holds_the_next_shard(provider: Provider, tmp_path: Path) -> None:
+    class Slow(ScriptedExecutor):
+        created = 0
+
+        def create(self, shard: Shard, spec: Spec, prepared: Any) -> str:
+            self.created += 1
+            if self.created == 2:  # the first behind the gate
+                fail(tmp_path)
+            return super().create(shard, spec, prepared)
+
+    executors.register("planted", lambda *_: Slow(tmp_path / "provider", answer=right))
+
+    with pytest.raises(CanaryFailed, match="drift"):
+        ask(tmp_path, 1_000, options=lotwise.Options(shard_rows=250, window=4))
+
+    assert provider.asked() == 100 + 252
+
+
+def test_gate_that_another_process_decides_holds_the_rest_of_the_canary(provider: Provider, tmp_path: Path) -> None:
+    class Slow(ScriptedExecutor):
+        created = 0
+
+        def create(self, shard: Shard, spec: Spec, prepared: Any) -> str:
+            self.created += 1
+            if self.created == 1:
+                fail(tmp_path, withdraw=False)
+            return super().create(shard, spec, prepared)
+
+    executors.register("planted", lambda *_: Slow(tmp_path / "provider", answer=right))
+
+    with pytest.raises(CanaryFailed, match="drift"):
+        ask(tmp_path, 1_000, options=lotwise.Options(shard_rows=25, window=4))
+
+    assert provider.asked() == 25
+
+
+def test_pass_that_is_taken_back_holds_a_shard_whose_upload_is_to_be_tried_again(
+    provider: Provider, tmp_path: Path
+) -> None:
+    class Away(ScriptedExecutor):
+        uploads = 0
+
+        def prepare(self, shard: Shard, spec: Spec, requests: pl.DataFrame) -> Any:
+            self.uploads += 1
+            if self.uploads == 3:  # the second behind the gate
+                fail(tmp_path)
+                raise Unreachable("timeout")
+            return super().prepare(shard, spec, requests)
+
+    executors.register("planted", lambda *_: Away(tmp_path / "provider", answer=right))
+
+    with pytest.raises(CanaryFailed, match="drift"):
+        ask(tmp_path, 500, options=lotwise.Options(shard_rows=250, window=2))
+
+    assert provider.asked() == 100 + 252
 
 
 def test_risen_rate_of_invalid_answers_is_told_and_names_its_shard(provider: Provider, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import lotwise
 import lotwise.testing
 from lotwise.cli import main as cli_main
 from lotwise.cli_review import Reading
-from lotwise.errors import LotOpen, NothingToInspect, OutputClash, PlanFixed, UnknownColumn, UnknownLot
+from lotwise.errors import LotOpen, NothingToInspect, OutputClash, PlanFixed, UnknownColumn, UnknownLot, UnknownRun
 from lotwise.evidence import LOTS, Acceptance
 from lotwise.handle import open_ledger
 from lotwise.job import Options
@@ -104,6 +104,31 @@ def test_lot_is_closed_by_the_run_read_by_people_and_told_by_the_next_look(desk:
         assert upper < 0.05
     assert desk.submit().lots().schema == LOTS
     assert verify(desk.ledger).findings == ()
+
+
+def test_lots_are_told_without_taking_the_run_up(desk: Desk) -> None:
+    run = desk.submit().wait()
+    handle = open_ledger(desk.folder)
+    lotwise.inspect(lotwise.sample(desk.folder, run).with_columns(verdict=pl.lit("good")), desk.folder)
+
+    assert handle.lots(run.id).equals(run.lots())
+    assert handle.lots(run.id)["decision"].to_list() == ["release"]
+    with pytest.raises(UnknownRun, match="nobody"):
+        handle.lots("nobody")
+
+
+@pytest.mark.parametrize("named", [{}, {"prefix": "x_"}, {"into": "said"}])
+def test_answers_alone_are_the_input_the_answer_and_the_state(desk: Desk, named: dict[str, str]) -> None:
+    out = desk.map(**named)
+    prefix = named.get("prefix")
+
+    alone = out.sort("text").llm.answers(prefix=prefix)  # type: ignore[attr-defined]
+
+    assert alone.columns == ["text", named.get("into", f"{prefix or ''}answer"), f"{prefix or ''}llm_state"]
+    assert alone.equals(out.sort("text").select(alone.columns))
+    assert lotwise.answers(alone, prefix=prefix).equals(alone)
+    with pytest.raises(UnknownColumn, match="llm_state"):
+        lotwise.answers(FRAME)
 
 
 def test_sample_is_the_lots_whatever_rows_a_frame_has(desk: Desk) -> None:
@@ -220,7 +245,7 @@ class Moody:
 
 def test_repaired_lot_is_drawn_anew_with_another_seed(desk: Desk) -> None:
     moody = Moody()
-    options = Options(executor_options={"answer": moody}, systemic_rate=None)
+    options = Options(executor_options={"answer": moody}, systemic_rate=None, retry_spend=None)
     run = desk.submit(options=options)
     run.collect()
     first = lotwise.sample(desk.folder, run)
@@ -365,7 +390,7 @@ def test_column_that_has_no_groups_is_refused_before_anything_is_sent(
 
 def test_shards_are_lots_and_a_retried_row_stays_in_its_first(desk: Desk) -> None:
     shards, moody = Acceptance(lots="shard"), Moody()
-    options = Options(executor_options={"answer": moody}, systemic_rate=None, shard_rows=25)
+    options = Options(executor_options={"answer": moody}, systemic_rate=None, retry_spend=None, shard_rows=25)
     run = desk.submit(accept=shards, options=options)
     first = run.collect()
 
@@ -587,6 +612,18 @@ def test_review_takes_back_what_was_said_before(desk: Desk) -> None:
     assert "nothing to undo" in shown[1]
     assert any("which you called bad" in line for line in shown)
     assert run.lots().select("n_looked", "x_bad").row(0) == (3, 0)
+
+
+@pytest.mark.parametrize("columns", [1, 12, 30])
+def test_review_is_readable_in_a_narrow_terminal(desk: Desk, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    run = desk.submit(FRAME.head(1))
+    run.wait()
+    drawn = lotwise.sample(desk.folder, run).rename({"answer": "what_the_model_answered"})
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    page = Reading(open_ledger(desk.folder), drawn, "ana").page(0)
+
+    assert "what_the_model_answered" in page
 
 
 def test_review_shows_control_characters_and_does_not_obey_them(desk: Desk) -> None:

@@ -1,6 +1,6 @@
 """Evidence of a lot, worked out without any I/O: what is asked of it, which answers are looked at, what they prove.
 
-`Acceptance` holds the rule, `draw_sample` draws by it, `lot_table` says what the verdicts prove.
+`Acceptance` holds the rule, `draw_samples` draws by it, `lot_table` says what the verdicts prove.
 """
 
 from lotwise.evidence.acceptance import (
@@ -13,7 +13,7 @@ from lotwise.evidence.acceptance import (
     lot_in,
     seed_of,
 )
-from lotwise.evidence.sampling import SAMPLE, draw_sample
+from lotwise.evidence.sampling import SAMPLE, draw_sample, draw_samples
 from lotwise.evidence.verdicts import (
     CHANGED,
     DECISIONS,
@@ -53,6 +53,7 @@ __all__ = [
     "curve_in_words",
     "digests",
     "draw_sample",
+    "draw_samples",
     "family_of",
     "groups_digest",
     "lot_in",

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lotwise.errors import BadArgument
-from lotwise.stats import InspectionPlan, inspection_plan
+from lotwise.fields import known_by_name
+from lotwise.stats import InspectionPlan, InspectionPlans, accept_chance, inspection_plan, inspection_plans
 
 Scheme = Literal["run", "shard", "by"]
 
 
+@known_by_name
 @dataclass(frozen=True, kw_only=True)
 class Acceptance:
     """What a lot is asked for, fixed before the first look.
@@ -80,6 +82,12 @@ class Acceptance:
             return None
         return inspection_plan(
             population, margin=self.margin, acceptable=self.aql, limit=self.limit, confidence=self.confidence
+        )
+
+    def plans(self, populations: Sequence[int]) -> InspectionPlans:
+        """Return the plans for many lots, each of which holds an answer, as `plan` makes them one by one."""
+        return inspection_plans(
+            populations, margin=self.margin, acceptable=self.aql, limit=self.limit, confidence=self.confidence
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -151,9 +159,8 @@ class Reading:
     def of(cls, populations: Sequence[int], accept: Acceptance) -> Reading:
         """Work out the reading for lots of these sizes."""
         sizes = [size for size in populations if size]
-        plans = {size: accept.plan(size) for size in set(sizes)}
-        n_rows = sum(plan.n for size in sizes if (plan := plans[size]) is not None)
-        largest = plans[max(sizes)] if sizes else None
+        n_rows = int(accept.plans(sizes).n.sum())
+        largest = accept.plan(max(sizes)) if sizes else None
         return cls(
             n_lots=len(sizes),
             n_rows=n_rows,
@@ -163,15 +170,29 @@ class Reading:
 
 
 def _plan_in_words(plan: InspectionPlan) -> str:
-    return f"{plan.n:,} of {plan.population:,} drawn at random; release with {plan.c:,} bad or fewer"
+    drawn = "it is read" if plan.population == 1 else f"all {plan.population:,} are read"
+    if plan.n != plan.population:
+        drawn = f"{plan.n:,} of {plan.population:,} drawn at random"
+    return f"{drawn}; release with {f'{plan.c:,} bad or fewer' if plan.c else 'none bad'}"
 
 
 def curve_in_words(plan: InspectionPlan) -> str:
-    """Say how often a plan releases a lot, from the acceptable rate to the limit."""
-    low, high = plan.acceptable or 0.0, plan.limit
-    curve = plan.curve([low + (high - low) * step / 4 for step in range(5)])
-    first, *rest = (f"{_percent(chance, 1)} with {_percent(rate, 2)} truly bad" for rate, chance in curve)
-    return f"released {first}, " + ", ".join(one.removesuffix(" truly bad") for one in rest)
+    """Say how often a plan releases a lot, from the acceptable rate to the limit.
+
+    A lot so small that neighbouring rates mean the same whole number of answers is told in answers, and one that is
+    read in full leaves nothing to chance.
+    """
+    if plan.n == plan.population:
+        return "nothing is left to chance: every bad answer is seen"
+    low, high, population = plan.acceptable or 0.0, plan.limit, plan.population or 0
+    if population * (high - low) / 4 >= 1:
+        curve = plan.curve([low + (high - low) * step / 4 for step in range(5)])
+        first, *rest = (f"{_percent(chance, 1)} with {_percent(rate, 2)} truly bad" for rate, chance in curve)
+        return f"released {first}, " + ", ".join(one.removesuffix(" truly bad") for one in rest)
+    numbers = range(plan.bad_at_acceptable or 0, (plan.bad_at_limit or 0) + 1)
+    chances = [_percent(accept_chance(plan.n, plan.c, population=population, bad_in_lot=bad), 1) for bad in numbers]
+    first, *rest = (f"{chance} with {bad:,}" for chance, bad in zip(chances, numbers, strict=True))
+    return ", ".join([f"released {first} of its {population:,} answers truly bad", *rest])
 
 
 def _percent(rate: float, digits: int) -> str:

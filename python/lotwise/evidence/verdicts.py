@@ -50,7 +50,7 @@ LOTS = pl.Schema(
         "n_looked": pl.Int64(),  # sampled answers with a verdict, unsure ones included
         "n_unsure": pl.Int64(),
         "x_bad": pl.Int64(),
-        "rate": pl.Float64(),
+        "rate": pl.Float64(),  # bad among the looked; null where nobody said bad or good
         "low": pl.Float64(),
         "high": pl.Float64(),
         "confidence": pl.Float64(),
@@ -206,15 +206,15 @@ def lot_table(
         .then(pl.lit(PARTLY))
         .otherwise(pl.lit(NOT_LOOKED))
     )
-    some = pl.col("n_looked") > 0
+    some, known = pl.col("n_looked") > 0, pl.col("n_looked") > pl.col("n_unsure")  # bad or good of one at least
     told = lots.with_columns(
         alpha=(1 - pl.col("confidence")).round(12),
         beta=(1 - pl.col("confidence")).round(12),
-        rate=pl.when(some).then(pl.col("x_bad") / pl.col("n_looked")),
+        rate=pl.when(known).then(pl.col("x_bad") / pl.col("n_looked")),
         method=pl.when("is_read").then(pl.lit("exact_finite")).when(some).then(pl.lit("peeking_safe")),
         decision=pl.col("decision").fill_null("continue"),
         reason=pl.col("reason").fill_null(waiting),
-        row_rate=pl.when("is_read").then("row_rate"),
+        row_rate=pl.when(known & pl.col("is_read")).then("row_rate"),
     )
     absent = [pl.lit(None, dtype).alias(name) for name, dtype in LOTS.items() if name not in told.columns]
     return told.with_columns(absent).select(list(LOTS)).cast(LOTS)

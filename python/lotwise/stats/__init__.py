@@ -76,6 +76,7 @@ from lotwise.stats.paired import (
     tango,
 )
 from lotwise.stats.peeking import PeekingSet, peeking_path, peeking_set
+from lotwise.stats.plans import InspectionPlans, inspection_plans
 from lotwise.stats.sampling import draw, draw_order
 from lotwise.stats.sequential import (
     DoubleOutcome,
@@ -130,6 +131,7 @@ __all__ = [
     "FpcUndercovers",
     "InspectedLot",
     "InspectionPlan",
+    "InspectionPlans",
     "Interval",
     "JudgeAgreement",
     "Kappa",
@@ -179,6 +181,7 @@ __all__ = [
     "finite_coverage",
     "holm",
     "inspection_plan",
+    "inspection_plans",
     "judge_agreement",
     "judge_only_interval",
     "krippendorff_nominal",
