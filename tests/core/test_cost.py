@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -10,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lotwise
 from lotwise.cost import Prices
-from lotwise.errors import BadPrices
+from lotwise.errors import BadPrices, PriceUnknown
+from lotwise.prices import known
 
 PLAIN = Prices(
     input_mtok=Decimal("1.25"),
@@ -115,3 +119,88 @@ BAD: dict[str, dict[str, Any]] = {
 def test_prices_are_refused_with(given_prices: dict[str, Any]) -> None:
     with pytest.raises(BadPrices):
         Prices.given(given_prices, "interactive")
+
+
+def test_a_long_request_pays_the_dearer_price_for_all_its_tokens() -> None:
+    dearer = replace(PLAIN, input_mtok=Decimal("2.5"), output_mtok=Decimal(15), cache_read_mtok=Decimal("0.25"))
+    tiered = replace(PLAIN, above=((200_000, dearer),))
+    uses = _tokens((200_000, 0, 0, 1_000), (200_001, 0, 0, 1_000), (200_001, 100_000, 0, 1_000))
+    assert tiered.cost_usd(uses).to_list() == [Decimal("0.26"), Decimal("0.5150025"), Decimal("0.2900025")]
+    assert Prices.from_json(tiered.to_json()) == tiered
+
+
+def test_known_prices_have_the_tiers_of_long_contexts_and_none_is_made_up() -> None:
+    tiered = known("google", "gemini-2.5-pro", "interactive")
+    assert tiered is not None
+    ((start, dearer),) = tiered.above
+    assert start == 200_000
+    assert dearer.input_mtok > tiered.input_mtok
+    assert known("openai", "a-model-of-nobody", "interactive") is None
+    assert known("openai", "a-model-of-nobody", "batch") is None
+
+
+FAST = [
+    ("openai", "gpt-5.1", {"service_tier": "priority"}, 2),
+    ("openai", "gpt-5.1", {"service_tier": "flex"}, Decimal("0.5")),
+    ("anthropic", "claude-opus-5", {"speed": "fast"}, 2),
+]
+"""What is priced otherwise than the plain call, by how much in the list of 2026-11."""
+
+
+@pytest.mark.parametrize(("provider", "model", "params", "times"), FAST)
+def test_a_dearer_or_cheaper_service_has_its_own_price(
+    provider: str, model: str, params: dict[str, Any], times: Decimal
+) -> None:
+    plain, other = known(provider, model, "interactive"), known(provider, model, "interactive", params)
+    assert plain is not None
+    assert other is not None
+    assert (other.input_mtok, other.output_mtok) == (plain.input_mtok * times, plain.output_mtok * times)
+    assert str(next(iter(params.values()))) in other.source
+    assert known(provider, model, "batch", params) is None  # nobody says what a batch costs then
+
+
+STANDARD = [
+    ("openai", {"temperature": 0, "service_tier": "default", "tools": [{"type": "function", "function": {}}]}),
+    (
+        "anthropic",
+        {"top_k": 5, "service_tier": "auto", "cache_control": {"type": "ephemeral"}, "tools": [{"name": "f"}]},
+    ),
+]
+UNSAID = [
+    ("openai", {"service_tier": "scale"}),
+    ("openai", {"web_search_options": {}}),
+    ("openai", {"tools": [{"type": "web_search"}]}),
+    ("openai", {"tools": ["web_search"]}),
+    ("openai", {"modalities": ["text", "audio"]}),
+    ("openai", {"service_tier": "priority", "web_search_options": {}}),
+    ("anthropic", {"inference_geo": "us"}),
+    ("anthropic", {"cache_control": {"type": "ephemeral", "ttl": "1h"}}),
+    ("anthropic", {"tools": [{"type": "web_search_20260209", "name": "web_search"}]}),
+    ("anthropic", {"speed": "faster"}),
+]
+MODEL = {"openai": "gpt-5.1", "anthropic": "claude-opus-5"}
+
+
+@pytest.mark.parametrize("tier", ["batch", "interactive"])
+@pytest.mark.parametrize(("provider", "params"), STANDARD, ids=str)
+def test_parameters_of_a_plain_call_leave_the_price_as_it_is(provider: str, params: dict[str, Any], tier: str) -> None:
+    plain = known(provider, MODEL[provider], tier)
+    assert plain is not None
+    assert known(provider, MODEL[provider], tier, params) == plain
+
+
+@pytest.mark.parametrize("tier", ["batch", "interactive"])
+@pytest.mark.parametrize(("provider", "params"), UNSAID, ids=str)
+def test_what_the_list_does_not_price_is_not_priced_as_a_plain_call(
+    provider: str, params: dict[str, Any], tier: str
+) -> None:
+    assert known(provider, MODEL[provider], tier, params) is None
+    assert known("openai", "gpt-4o-mini", "interactive", {"service_tier": "flex"}) is None  # listed at the plain price
+
+
+def test_a_budget_with_a_parameter_that_changes_the_price_is_refused_by_name(tmp_path: Path) -> None:
+    call: dict[str, Any] = {"model": "openai:gpt-5.1", "budget": 5, "ledger": tmp_path / "ledger"}
+    with pytest.raises(PriceUnknown, match=r"no batch price of 'openai:gpt-5\.1' with service_tier is known"):
+        lotwise.plan(pl.DataFrame({"a": ["x"]}), "{a}", params={"service_tier": "priority"}, **call)
+    said = {"input_mtok": "2.5", "output_mtok": "20"}
+    lotwise.plan(pl.DataFrame({"a": ["x"]}), "{a}", params={"service_tier": "priority"}, prices=said, **call)

@@ -15,7 +15,7 @@ from lotwise.cost import Prices
 from lotwise.executors import load
 from lotwise.key import spec_from_json
 
-TRIALS = [*range(5), *(pytest.param(n, marks=pytest.mark.soak) for n in range(5, 200))]
+TRIALS = [*range(20), *(pytest.param(n, marks=pytest.mark.soak) for n in range(20, 200))]
 
 
 @pytest.mark.parametrize("seed", TRIALS)
