@@ -1,7 +1,8 @@
 """The command line: the verbs of the API over files, for a shell, a Makefile or a scheduler.
 
 A result goes to standard output and everything else to standard error, so that output can be piped. The exit code says
-whether to trust the file: 0 whole, 3 stopped with what there is, 2 nothing was done because the call cannot be right.
+whether to trust the file: 0 whole, 4 whole but for rows that have no valid answer, 3 stopped with what there is, 2
+nothing was done because the call cannot be right.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,11 @@ import polars as pl
 import lotwise
 from lotwise import call as calls
 from lotwise import cli_options as opt
-from lotwise import cli_review, models, tables
+from lotwise import cli_review, models, signals, tables
+from lotwise import cli_summary as summary
 from lotwise import cli_tell as tell
 from lotwise.cli_ledger import ledger as ledger_commands
-from lotwise.cli_ledger import run_id_of
+from lotwise.cli_ledger import opened, run_id_of
 from lotwise.errors import (
     ClaimLost,
     ExecutorError,
@@ -34,16 +37,21 @@ from lotwise.errors import (
     LedgerStatementFailed,
     LotwiseError,
     ModelDownloadFailed,
+    OutputClash,
     RunStopped,
+    SilentServer,
     UnknownColumn,
     UnwritableTable,
 )
 from lotwise.frame import PREVIEW_ROWS
-from lotwise.handle import open_ledger
 from lotwise.render import Template
-from lotwise.run import Run, Status
+from lotwise.run import Run
+from lotwise.status import Status
 
-DONE, FAILED, WRONG_USE, STOPPED, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, FAILED, WRONG_USE, STOPPED, INCOMPLETE, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
+
+_GRAVEST = (DONE, INCOMPLETE, STOPPED, FAILED)
+"""What is told of several runs: the last of these that holds for one of them."""
 
 _NOT_THE_CALL = (
     ClaimLost,
@@ -53,22 +61,27 @@ _NOT_THE_CALL = (
     LedgerLocked,
     LedgerStatementFailed,
     ModelDownloadFailed,
+    SilentServer,
 )
 """Errors that are no fault of the call: the same call may work later, or elsewhere."""
 
 EXIT_CODES = """\b
 Exit codes:
-  0    done
+  0    done; each row that asks for something has a valid answer
   1    failed, through no fault of the call: a locked ledger, a network
   2    wrong use; nothing was sent
   3    stopped with a partial result; the output file is written
+  4    finished, and some rows have no valid answer; the output file is written
   130  interrupted; what was sent is not lost, and repeating goes on
+  143  the same, by SIGTERM
 """
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and leave the process with its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signals.terminate)
     sys.exit(_run(words))
 
 
@@ -80,14 +93,15 @@ def _run(words: list[str]) -> int:
         error.show()
         _tell_as_json("UsageError", error.format_message(), as_json)
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
+    except (click.Abort, KeyboardInterrupt) as interrupt:
+        cause = interrupt.__cause__ or interrupt  # click says Abort for what it was interrupted by
+        return TERMINATED if isinstance(cause, signals.Terminated) else INTERRUPTED
     except BrokenPipeError:  # whoever read our output has closed it: `| head`
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except LotwiseError as error:
-        message = tell.as_option(str(error))
+        message = tell.error_in_words(error)
         tell.note(f"lotwise: {message}")
         _tell_as_json(type(error).__name__, message, as_json)
         return STOPPED if isinstance(error, RunStopped) else FAILED if isinstance(error, _NOT_THE_CALL) else WRONG_USE
@@ -108,7 +122,7 @@ def cli() -> None:
 _SOURCE = click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 
 
-@cli.command()
+@cli.command(short_help="Ask a model about every row of IN; write OUT.")
 @_SOURCE
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
 @click.option(
@@ -117,7 +131,7 @@ _SOURCE = click.argument("source", metavar="IN", type=click.Path(path_type=Path)
     help="A column of IN that holds the true answer, and the field it is compared with. Where they have the same name, "
     "OUT has the column as COLUMN_label.",
 )
-@opt.of_call
+@opt.of_job
 def map(
     source: Path,
     target: Path,
@@ -132,7 +146,7 @@ def map(
     """Ask a model about every row of IN, and write IN with the answers to OUT.
 
     IN and OUT are .parquet, .csv or .ndjson (.jsonl). OUT appears whole or not at all, and is never IN. The same
-    command again sends only what is missing.
+    command again sends only what is missing. Exits with 4 where rows end without a valid answer.
     """
     began = time.monotonic()
     tables.check_target(target, source)
@@ -154,28 +168,28 @@ def map(
         tell.note("lotwise: all answers are in the ledger; name another OUT and repeat, nothing is sent again")
         raise
     if stopped is not None:
-        tell.note(f"lotwise: {stopped}")
+        tell.note(f"lotwise: {tell.error_in_words(stopped, partial=str(target))}")
+    status = run.status()
     if as_json or not quiet:
-        agreement = None if label is None else _agreement(answered, label, arguments)
-        summary = _summary(run.status(), target, time.monotonic() - began, agreement, stopped)
-        tell.result(summary, _summary_text(summary), as_json=as_json)
-    return DONE if stopped is None else STOPPED
+        told = summary.of(status, run.missing(), answered, target, time.monotonic() - began, label, arguments, stopped)
+        tell.result(told, summary.in_words(told), as_json=as_json)
+    return STOPPED if stopped is not None else _whole(status.rows)
 
 
-@cli.command()
+@cli.command(short_help="Say what map would do and cost; send nothing.")
 @_SOURCE
-@opt.of_call
+@opt.of_job
 def plan(
     source: Path, prompt: str, schema: Any, limit: int | None, arguments: dict[str, Any], as_json: bool, quiet: bool
 ) -> int:
     """Say what map would do: what is answered, what would be sent, and what it may cost. Sends and writes nothing."""
     shown = lotwise.plan(_read(source, limit, arguments["model"]), prompt, schema, **arguments)
     why = dict(shown.rows.group_by("why").len().sort("why").iter_rows())
-    tell.result({**tell.plain(shown), "why": why}, str(shown), as_json=as_json)
+    tell.result({**tell.plain(shown), "why": why}, tell.as_option(str(shown)), as_json=as_json)
     return DONE
 
 
-@cli.command()
+@cli.command(short_help="Answer the first rows now and show them.")
 @_SOURCE
 @click.option(
     "-n", "rows", type=click.IntRange(1), default=PREVIEW_ROWS, show_default=True, help="How many rows are answered."
@@ -199,23 +213,24 @@ def preview(
         answered = lotwise.preview(frame, prompt, schema, rows, **arguments)
     except RunStopped as stop:
         stopped, answered = stop, stop.partial()
-        tell.note(f"lotwise: {stop}")
+        tell.note(f"lotwise: {tell.error_in_words(stop, partial='what is shown')}")
     prefix = arguments["prefix"] or ""
     used = [name for name in Template.parse(prompt).columns if name in frame.columns]
     new = [name for name in answered.columns if name not in frame.columns]
     fields = new[: new.index(f"{prefix}llm_id")]
-    shown = answered.select(*used, *fields, f"{prefix}llm_state", f"{prefix}llm_error")
-    tell.result(answered.select(*used, *new), tell.table(shown), as_json=as_json)
-    return DONE if stopped is None else STOPPED
+    shown = answered[[*used, *fields, f"{prefix}llm_state", f"{prefix}llm_error"]]
+    tell.result(answered[[*used, *new]], tell.table(shown), as_json=as_json)
+    states = answered[f"{prefix}llm_state"].cast(pl.String).value_counts()
+    return STOPPED if stopped is not None else _whole(dict(states.iter_rows()))
 
 
-@cli.command()
+@cli.command(short_help="Show where a RUN stands, or list all runs.")
 @click.argument("run", required=False)
 @opt.ledger
 @opt.as_json
 def status(run: str | None, ledger: Path | None, as_json: bool) -> int:
-    """Show where a RUN stands (its id, or the start of it), or list all runs."""
-    handle = open_ledger(ledger)
+    """Show where a RUN stands (its id, the start of it, or its --name), or list all runs."""
+    handle = opened(ledger)
     if run is None:
         runs = handle.runs().drop("prompt", "options", "spec", "validator", "job")
         told = runs.select(
@@ -228,7 +243,7 @@ def status(run: str | None, ledger: Path | None, as_json: bool) -> int:
     return DONE
 
 
-@cli.command()
+@cli.command(short_help="Go on with a RUN in this process.")
 @click.argument("run", required=False)
 @click.option(
     "--all", "every", is_flag=True, help="Go on with every open run, and collect what ended ones have in flight."
@@ -254,14 +269,14 @@ def resume(
     """
     if run is not None and every:
         raise click.UsageError("give a RUN or --all, not both")
-    handle = open_ledger(ledger)
+    handle = opened(ledger)
     left = dict(handle.unfinished().iter_rows())
     newest = [run_id for run_id, collect_only in left.items() if not collect_only][-1:]
     chosen = [run_id_of(handle, run)] if run is not None else list(left) if every else newest
     if not chosen:
         tell.note("lotwise: no run is open; nothing to resume")
     ended: list[Status] = []
-    code = DONE
+    codes = [DONE]
     for run_id in chosen:
         _introduce(handle.status(run_id).model)
         try:
@@ -273,21 +288,22 @@ def resume(
                 collect_only=every and left[run_id],
             ).wait()
         except RunStopped as stop:
-            tell.note(f"lotwise: {stop}")
-            code = STOPPED
+            tell.note(f"lotwise: {tell.error_in_words(stop)}")
+            codes.append(STOPPED)
         except LotwiseError as fault:
             if not every:
                 raise
-            tell.note(f"lotwise: run {run_id}: {fault}")  # the others are gone on with
-            code = FAILED
+            tell.note(f"lotwise: run {run_id}: {tell.error_in_words(fault)}")  # the others are gone on with
+            codes.append(FAILED)
         ended.append(handle.status(run_id))
+        codes.append(_whole(ended[-1].rows))
     if as_json or (ended and not quiet):
         text = "\n\n".join(str(status) for status in ended)
         tell.result(ended[0] if run is not None else ended, text, as_json=as_json)
-    return code
+    return max(codes, key=_GRAVEST.index)
 
 
-@cli.command()
+@cli.command(short_help="Stop every open run at once; nothing more is sent.")
 @opt.ledger
 @opt.as_json
 def stop(ledger: Path | None, as_json: bool) -> int:
@@ -295,13 +311,13 @@ def stop(ledger: Path | None, as_json: bool) -> int:
 
     What is in flight stays so; cancel a run to cancel its batches, resume it to go on.
     """
-    stopped = open_ledger(ledger).stop()
+    stopped = opened(ledger).stop()
     told = f"stopped {len(stopped)} open run{'' if len(stopped) == 1 else 's'}: {', '.join(stopped) or 'none'}"
     tell.result({"stopped": stopped}, told, as_json=as_json)
     return DONE
 
 
-@cli.command()
+@cli.command(short_help="Stop a RUN and cancel its open batches.")
 @click.argument("run")
 @opt.executor_option
 @opt.ledger
@@ -311,20 +327,21 @@ def cancel(run: str, executor_option: dict[str, Any], ledger: Path | None, as_js
 
     What they finished stays billed; resume collects it.
     """
-    handle = open_ledger(ledger)
+    handle = opened(ledger)
     run_id = run_id_of(handle, run)
     before = handle.status(run_id)
     if before.state == "done":
         tell.note("lotwise: this run is done; there is nothing to cancel")
     else:
         _introduce(before.model)
-        handle.resume(run_id, options=opt.options(executor_option), progress=False).cancel()
+        # Nothing is to be sent, so the server need not be there.
+        handle.resume(run_id, options=opt.options(executor_option), progress=False, collect_only=True).cancel()
     shown = handle.status(run_id)
     tell.result(shown, str(shown), as_json=as_json)
     return DONE
 
 
-@cli.command("fetch-model")
+@cli.command("fetch-model", short_help="Bring the embedded model (93 MB) to this machine.")
 @opt.as_json
 @opt.quiet
 def fetch_model(as_json: bool, quiet: bool) -> int:
@@ -337,6 +354,11 @@ def fetch_model(as_json: bool, quiet: bool) -> int:
 cli.add_command(ledger_commands)
 for _command in cli_review.COMMANDS:
     cli.add_command(_command)
+
+
+def _whole(rows: Mapping[str, int]) -> int:
+    """Return the code of work that has ended by its rows: whether each that asks for something has a valid answer."""
+    return INCOMPLETE if any(rows.get(state) for state in summary.NOT_VALID) else DONE
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
@@ -363,78 +385,11 @@ def _set_apart(
         raise UnknownColumn.from_names([column], frame.columns, where="--label")
     takes = f"{arguments['prefix'] or ''}{field}"
     if column == takes and arguments["into"] is None and column not in Template.parse(prompt).columns:
-        return frame.rename({column: f"{column}_label"}), (f"{column}_label", field)
+        apart = f"{column}_label"
+        if apart in frame.columns:
+            raise OutputClash.from_names([apart])
+        return frame.rename({column: apart}), (apart, field)
     return frame, label
-
-
-# --- the summary --------------------------------------------------------------------------------------------------
-
-
-def _agreement(answered: pl.DataFrame, label: tuple[str, str], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Count the answered rows with a label, and those of them whose answer is the label, compared as text."""
-    column, field = label
-    prefix, into = arguments["prefix"] or "", arguments["into"]
-    value = pl.col(prefix + field) if into is None else pl.col(prefix + into).struct.field(field)
-    pairs = answered.select(label=pl.col(column).cast(pl.String), value=value.cast(pl.String)).drop_nulls()
-    agree = pairs.filter(pl.col("label") == pl.col("value")).height
-    percent = round(100 * agree / pairs.height, 1) if pairs.height else None
-    return {"label": column, "field": field, "agree": agree, "of": pairs.height, "percent": percent}
-
-
-def _summary(
-    status: Status, target: Path, time_s: float, agreement: dict[str, Any] | None, stopped: RunStopped | None
-) -> dict[str, Any]:
-    rows = status.rows
-    return {
-        "run": status.run_id,
-        "state": status.state,
-        "out": str(target.absolute()),
-        "ledger": status.ledger,
-        "rows": status.n_rows,
-        "unique": status.n_requests,
-        "valid": rows.get("succeeded", 0),
-        "invalid": rows.get("invalid", 0),
-        "refused": rows.get("refused", 0),
-        "dead_lettered": rows.get("dead_lettered", 0),
-        "skipped": rows.get("skipped", 0),
-        "open": rows.get("pending", 0) + rows.get("submitted", 0),
-        "sent_now": status.n_sent,
-        "cost_usd": status.cost_usd,
-        "time_s": round(time_s, 3),
-        "agreement": agreement,
-        "stopped": None if stopped is None else {"kind": type(stopped).__name__, "reason": stopped.reason},
-    }
-
-
-def _summary_text(summary: dict[str, Any]) -> str:
-    always = ("rows", "unique", "valid", "invalid", "refused", "skipped")
-    told = [("wrote", summary["out"])]
-    told += [
-        (name.replace("_", "-"), f"{summary[name]:,}")
-        for name in ("rows", "unique", "valid", "invalid", "refused", "dead_lettered", "skipped", "open")
-        if name in always or summary[name]
-    ]
-    none_open = not summary["open"]
-    nothing = (
-        "nothing was sent: every answer was in the ledger, or on its way there" if none_open else "nothing was sent"
-    )
-    told.append(("sent now", f"{summary['sent_now']:,} requests" if summary["sent_now"] else nothing))
-    if summary["cost_usd"]:
-        told.append(("cost", f"${summary['cost_usd']} for this work in all"))
-    told.append(("time", tell.seconds(summary["time_s"])))
-    if summary["agreement"] is not None:
-        told.append(("agreement", _agreement_text(summary["agreement"])))
-    return tell.facts(told)
-
-
-def _agreement_text(agreement: dict[str, Any]) -> str:
-    """Say how often answers are what the label says."""
-    if not agreement["of"]:
-        return f"no answered row has a label in {agreement['label']}"
-    return (
-        f"{agreement['agree']:,} of {agreement['of']:,} ({agreement['percent']} %): "
-        f"{agreement['field']} against {agreement['label']}"
-    )
 
 
 def _minute(column: str) -> pl.Expr:

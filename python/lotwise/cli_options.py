@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
+from lotwise import cli_golden
 from lotwise.errors import BadArgument
 from lotwise.job import Options
 
@@ -164,6 +165,14 @@ _CALL: tuple[Callable[[F], F], ...] = (
         help="Skip a row with a null in a used column, or render the null as the word null.",
     ),
     click.option(
+        "--reuse",
+        type=click.Choice(["exact", "compatible", "never"]),
+        default="exact",
+        show_default=True,
+        help="Which known answers are taken: to exactly this request; compatible ones too, to the same messages and "
+        "model under another schema or parameters; or never one from before this --name, which is asked and paid anew.",
+    ),
+    click.option(
         "--retry",
         multiple=True,
         metavar="STATE|CODE",
@@ -173,6 +182,12 @@ _CALL: tuple[Callable[[F], F], ...] = (
     click.option("--into", metavar="COLUMN", help="Put the answer into one struct column of this name."),
     click.option("--prefix", help="Put this before the name of every new column."),
     poll_s,
+    click.option(
+        "--deadline",
+        metavar="WHEN",
+        help="When the answers are wanted: 6h, 90m, or a time such as 2026-12-01T08:00+01:00. What batches will not "
+        "answer by then is asked interactively, at the standard price.",
+    ),
     click.option(
         "--data",
         type=click.Choice(["local"]),
@@ -187,23 +202,88 @@ _CALL: tuple[Callable[[F], F], ...] = (
 )
 
 
+_EVIDENCE: tuple[Callable[[F], F], ...] = (
+    click.option(
+        "--golden",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Rows whose answers are known (.parquet, .csv, .ndjson), with the columns that the prompt uses. "
+        "They go first, and the rest only if enough of them agree.",
+    ),
+    click.option(
+        "--answers",
+        metavar="COLUMN[,COLUMN]",
+        multiple=True,
+        help="The columns of --golden that hold known answers, named as the schema's fields. May be repeated.",
+    ),
+    click.option(
+        "--match",
+        type=cli_golden.Matching(),
+        help="How a known answer is compared: exact, or a function of (known, said), two dicts by column, that says "
+        "whether they agree. Without it: exact.",
+    ),
+    click.option(
+        "--threshold",
+        type=click.FloatRange(0, 1),
+        help="The share of golden rows that must agree. Without it: 0.9.",
+    ),
+    click.option(
+        "--canary",
+        type=click.Choice(list(cli_golden.CANARY)),
+        help="Send a small part first: on, off, or override to go on past one that failed. Without it: on where there "
+        "is --golden, or where 2,000 requests or more go to a model that is paid for or hosted.",
+    ),
+    settings(
+        "--accept",
+        help="What is asked of a lot, as in lotwise.Acceptance: limit=0.02, aql=0.005, by=language. May be repeated.",
+    ),
+)
+
+
 def of_call(command: F) -> F:
     """Give a command the options of a call; they arrive as one dict `arguments`, the rest by name."""
+    return _with(_CALL, _arguments, command)
 
+
+def of_job(command: F) -> F:
+    """Give a command the options of a whole job: those of a call, and what is asked of its answers."""
+    return _with((*_CALL[:-3], *_EVIDENCE, *_CALL[-3:]), _arguments_of_job, command)
+
+
+def _with(options: Sequence[Callable[[F], F]], arguments: Callable[[dict[str, Any]], dict[str, Any]], command: F) -> F:
     @functools.wraps(command)
     def reading(**given: Any) -> Any:
-        return command(arguments=_arguments(given), **given)
+        return command(arguments=arguments(given), **given)
 
     made: Any = reading
-    for option in reversed(_CALL):
+    for option in reversed(options):
         made = option(made)
     decorated: F = made
     return decorated
 
 
+def _arguments_of_job(given: dict[str, Any]) -> dict[str, Any]:
+    evidence = ("golden", "answers", "match", "threshold", "canary", "accept")
+    return {**_arguments(given), **cli_golden.arguments(**{name: given.pop(name) for name in evidence})}
+
+
 def _arguments(given: dict[str, Any]) -> dict[str, Any]:
     """Take a call's keyword arguments out of what the command line gave, leaving what the command itself uses."""
-    names = ("model", "system", "examples", "budget", "tier", "name", "on_null", "into", "prefix", "poll_s", "data")
+    names = (
+        "model",
+        "system",
+        "examples",
+        "budget",
+        "tier",
+        "name",
+        "on_null",
+        "reuse",
+        "into",
+        "prefix",
+        "poll_s",
+        "deadline",
+        "data",
+    )
     arguments = {name: given.pop(name) for name in names}
     arguments["params"] = given.pop("param") or None
     arguments["prices"] = given.pop("price") or None
@@ -222,12 +302,10 @@ def options(executor_options: dict[str, Any], rare: dict[str, Any] | None = None
     BadArgument
         A name that `Options` does not have, or a value that it does not take.
     """
-    known = [field.name for field in dataclasses.fields(Options) if field.name != "executor_options"]
+    settable = [field.name for field in dataclasses.fields(Options) if field.init]
+    known = [name for name in settable if name != "executor_options"]
     rare = rare or {}
     unknown = [name for name in rare if name not in known]
     if unknown:
-        raise BadArgument.unknown(unknown, known, where="options")
-    try:
-        return Options(executor_options=executor_options, **rare)
-    except (TypeError, ValueError) as error:
-        raise BadArgument.of("--option", f"cannot be used: {error}") from None
+        raise BadArgument.unknown(unknown, known, where="--option")
+    return Options(executor_options=executor_options, **rare)

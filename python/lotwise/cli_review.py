@@ -1,4 +1,4 @@
-"""`lotwise sample`, `inspect` and `review`: reading a lot, in a spreadsheet or at the keyboard.
+"""`lotwise sample`, `inspect`, `review` and `golden`: reading answers, in a spreadsheet or at the keyboard.
 
 `review` shows one drawn answer after the other in the order of the draw and takes one key for each. Every verdict is
 written down when its key is pressed, so that closing the window loses nothing and the next call goes on there.
@@ -12,19 +12,20 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 import polars as pl
 
+from lotwise import cli_golden, tables
 from lotwise import cli_options as opt
 from lotwise import cli_tell as tell
-from lotwise import tables
-from lotwise.cli_ledger import run_id_of
+from lotwise.cli_ledger import opened, run_id_of
 from lotwise.clock import SystemClock
 from lotwise.errors import BadArgument
 from lotwise.evidence import VERDICTS
-from lotwise.handle import LedgerHandle, open_ledger
+from lotwise.golden import Match
+from lotwise.handle import LedgerHandle
 from lotwise.inspection import inspect as inspect_all
 from lotwise.inspection import table_of, take_in
 from lotwise.ledger import evidence as store
@@ -35,6 +36,12 @@ from lotwise.text import plural
 KEYS = {"b": "bad", "g": "good", "u": "unsure", "s": "skip", "z": "undo", "q": "quit"}
 """One key a verdict, and what else can be done."""
 
+_MOST_LOTS = 20
+"""Lots that are told of in a line each."""
+
+NARROWEST = 20
+"""Columns that a value needs beside its name."""
+
 _COLOURS = {"bad": "red", "good": "green", "unsure": "yellow"}
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,7 +51,7 @@ _WHO: Callable[[F], F] = click.option(
 )
 
 
-@click.command()
+@click.command(short_help="Write the answers of a RUN to be read to OUT.")
 @click.argument("run")
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
 @_LOT
@@ -56,7 +63,7 @@ def sample(run: str, target: Path, lot: tuple[str, ...], ledger: Path | None, as
     Fill in the column verdict with bad, good or unsure, and hand the file to `lotwise inspect`.
     """
     tables.check_target(target, None)
-    handle = open_ledger(ledger)
+    handle = opened(ledger)
     frame = drawn(handle, run_id_of(handle, run), lot=lot or None)
     tables.write(frame, target)
     n_lots = frame["llm_lot"].n_unique()
@@ -65,20 +72,42 @@ def sample(run: str, target: Path, lot: tuple[str, ...], ledger: Path | None, as
     return 0
 
 
-@click.command()
+@click.command(short_help="Record the verdicts in FILE.")
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--inspector", help="Who read, where the file's column does not say.")
 @opt.ledger
 @opt.as_json
 def inspect(source: Path, inspector: str | None, ledger: Path | None, as_json: bool) -> int:
     """Record the verdicts in FILE, and show what they say of each lot."""
-    done = inspect_all(source, open_ledger(ledger), inspector=inspector)
+    done = inspect_all(source, opened(ledger), inspector=inspector)
     told = {**tell.plain(done), "n_rejected": done.n_rejected, "lots": done.lots}
     tell.result(told, f"{done}\n{_lots(done.lots)}", as_json=as_json)
     return 0
 
 
-@click.command()
+@click.command(short_help="Show the golden rows of a RUN that do not agree.")
+@click.argument("run")
+@click.option("--all", "every", is_flag=True, help="Show the golden rows that agree, too.")
+@click.option(
+    "--match",
+    type=cli_golden.Matching(),
+    help="The function by which they were compared, FILE.py:FUNCTION: the ledger does not keep it.",
+)
+@opt.ledger
+@opt.as_json
+def golden(run: str, every: bool, match: Literal["exact"] | Match | None, ledger: Path | None, as_json: bool) -> int:
+    """Show the golden rows of a RUN whose answer is not the known one: what was asked, expected and answered."""
+    handle = opened(ledger)
+    shown = handle.golden(run_id_of(handle, run), match=None if match == "exact" else match)
+    answered = pl.col("answered").is_not_null()
+    if shown.filter(answered & pl.col("agreed").is_null()).height:
+        tell.note("lotwise: whether they agree is told by a function of yours; give --match FILE.py:FUNCTION")
+    found = shown if every else shown.filter(~pl.col("agreed").fill_null(False))
+    tell.result(found, tell.table(found.drop("llm_id")), as_json=as_json)
+    return 0
+
+
+@click.command(short_help="Read a RUN's sample at the keyboard.")
 @click.argument("run")
 @_LOT
 @_WHO
@@ -89,7 +118,7 @@ def review(run: str, lot: tuple[str, ...], inspector: str, ledger: Path | None, 
 
     What you have given a verdict on before is not shown again; what you skip comes back the next time.
     """
-    handle = open_ledger(ledger)
+    handle = opened(ledger)
     frame = drawn(handle, run_id_of(handle, run), lot=lot or None)
     if not sys.stdin.isatty():
         raise BadArgument.of("review", "needs a terminal; for files there are `lotwise sample` and `lotwise inspect`")
@@ -200,19 +229,27 @@ def _block(text: str, width: int) -> list[str]:
     plain = "".join(one if one.isprintable() or one in "\n\t" else "�" for one in text)
     return [
         "  " + line
-        for own in plain.split("\n")
-        for line in (textwrap.wrap(own, width - 4, replace_whitespace=False) or [""])
+        for own in plain.rstrip("\n").split("\n")
+        for line in (textwrap.wrap(own, max(width - 4, 1), replace_whitespace=False) or [""])
     ]
 
 
 def _field(name: str, value: Any, width: int) -> list[str]:
-    first, *rest = _block("null" if value is None else str(value), width - len(name) - 2)
+    beside = width - len(name) - 2
+    if beside < NARROWEST:  # below the name instead
+        return [f"  {click.style(name, bold=True)}:", *_block("null" if value is None else str(value), width)]
+    first, *rest = _block("null" if value is None else str(value), beside)
     return [f"  {click.style(name, bold=True)}: {first.strip()}", *(" " * (len(name) + 2) + line for line in rest)]
 
 
 def _lots(table: pl.DataFrame) -> str:
-    """Say in a line each what is known of lots."""
-    return "\n".join(_line(lot) for lot in table.iter_rows(named=True))
+    """Say in a line each what is known of lots, those with verdicts first, and of the rest how many there are."""
+    first = table.sort(pl.col("n_looked") == 0, maintain_order=True).head(_MOST_LOTS)
+    lines = [_line(lot) for lot in first.iter_rows(named=True)]
+    if table.height > _MOST_LOTS:
+        counts = ", ".join(f"{n:,} {word}" for word, n in table.group_by("decision").len().sort("decision").iter_rows())
+        lines.append(f"{table.height - _MOST_LOTS:,} more lots; of all {table.height:,}: {counts} (--json tells each)")
+    return "\n".join(lines)
 
 
 def _line(lot: dict[str, Any]) -> str:
@@ -230,4 +267,4 @@ def _line(lot: dict[str, Any]) -> str:
     )
 
 
-COMMANDS: Sequence[click.Command] = (sample, inspect, review)
+COMMANDS: Sequence[click.Command] = (sample, inspect, review, golden)

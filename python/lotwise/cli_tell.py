@@ -14,6 +14,17 @@ from typing import Any
 import click
 import polars as pl
 
+from lotwise.call import Arguments
+from lotwise.errors import BadArgument, BadGolden, BadPrices, LotwiseError
+
+_NAMES = "|".join(Arguments.__annotations__)
+_AT_START = re.compile(rf"^(unknown )?({_NAMES}|Options:)(?=[: ])")
+_ARGUMENT = re.compile(rf"""(?<![\w./-])({_NAMES})=(?!=)(["']([^"']*)["'])?""")
+_OPTION = re.compile(r"(?:options=)?(?:lotwise\.)?Options\((\w+)=([^){]*)\)")
+_PRICES = re.compile(r"prices=\{([^}]*)\}")
+_PRICE = re.compile(r'"(\w+)": ([^,}]+)')
+_EXECUTOR_OPTION = re.compile(r'options=lotwise\.Options\(executor_options=\{"(\w+)": "([^"]*)"\}\)')
+
 
 def result(value: Any, text: str, *, as_json: bool) -> None:
     """Write a command's result to standard output: the value as JSON, or the text."""
@@ -25,9 +36,32 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
-def as_option(message: str) -> str:
-    """Say an error's advice as the command line takes it: ``--ledger`` for ``ledger=``."""
-    return re.sub(r"(?<![\w./-])ledger=", "--ledger ", message).rstrip()
+def error_in_words(error: LotwiseError, *, partial: str = "the ledger") -> str:
+    """Say an error as `as_option` does; one about an argument begins with the option that it came in."""
+    message = str(error)
+    if isinstance(error, BadArgument | BadGolden | BadPrices):
+        message = _AT_START.sub(lambda found: f"{found[1] or ''}{_option(found[2])}", message)
+    return as_option(message, partial=partial)
+
+
+def as_option(message: str, *, partial: str = "the ledger") -> str:
+    """Say what is written for Python as the command line takes it: ``--ledger`` for ``ledger=``.
+
+    `partial` is where the answers are that `.partial()` returns.
+    """
+    message = _EXECUTOR_OPTION.sub(r"--executor-option \1=\2", message)
+    message = _PRICES.sub(
+        lambda found: " ".join(f"--price {name}={value}" for name, value in _PRICE.findall(found[1])), message
+    )
+    message = _OPTION.sub(lambda found: f"--option {found[1]}{'=' if found[2] else ''}{found[2]}", message)
+    message = _ARGUMENT.sub(lambda found: f"{_option(found[1])}{' ' if found[3] else ''}{found[3] or ''}", message)
+    message = message.replace("params may not hold", "--param may not hold")
+    return message.replace(" or .run.golden()", "").replace(".partial()", partial).rstrip()
+
+
+def _option(argument: str) -> str:
+    one_each = {"params": "param", "prices": "price", "options": "option", "Options:": "option"}
+    return "--" + one_each.get(argument, argument).replace("_", "-")
 
 
 def rows(frame: pl.DataFrame) -> list[dict[str, Any]]:

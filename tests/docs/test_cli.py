@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +21,12 @@ import pytest
 
 import lotwise
 import lotwise.testing  # makes the scripted provider known
-from lotwise import cli
+from lotwise import cli, cli_summary, cli_tell
+from lotwise.call import Arguments
 
 SCHEMA = '{"type":"object","properties":{"kind":{"type":"string","enum":["a","b"]}},"required":["kind"]}'
 UNSATISFIED = '{"type":"object","properties":{"kind":{"type":"string","pattern":"^never$"}},"required":["kind"]}'
+CLASH = '{"type":"object","properties":{"truth":{"type":"string"}},"required":["truth"]}'
 CHOICE = ("-p", "Sort this: {body}", "-s", SCHEMA, "-m", "scripted:choice")
 PLANTED = "planted-4711"
 
@@ -49,6 +54,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     bodies = [PLANTED, "two", None, "three", "two", "four"]
     labels = ["a", "b", "a", None, "b", "a"]
     pl.DataFrame({"id": ["007", "8", "9", "10", "11", "12"], "body": bodies, "truth": labels}).write_csv("in.csv")
+    pl.DataFrame({"body": [f"row {i}" for i in range(3_000)]}).write_csv("big.csv")
     return tmp_path
 
 
@@ -103,10 +109,28 @@ def test_every_command_can_answer_in_json(name: str) -> None:
     assert "--json" in {word for option in ALL[name].params for word in option.opts}
 
 
+@pytest.mark.parametrize("group", [(), ("ledger",)], ids=["lotwise", "lotwise ledger"])
+def test_the_list_of_commands_says_each_in_a_whole_sentence(group: tuple[str, ...], lotwise_: Command) -> None:
+    listed = lotwise_(*group, "--help").out.partition("Commands:")[2].partition("\n\n")[0].strip().splitlines()
+    assert len(listed) > 5
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+
+
 def test_help_names_the_exit_codes(lotwise_: Command) -> None:
     shown = lotwise_("--help").out
     assert [line.split()[0] for line in shown.partition("Exit codes:")[2].strip().splitlines()] == [
-        *map(str, (cli.DONE, cli.FAILED, cli.WRONG_USE, cli.STOPPED, cli.INTERRUPTED))
+        *map(
+            str,
+            (
+                cli.DONE,
+                cli.FAILED,
+                cli.WRONG_USE,
+                cli.STOPPED,
+                cli.INCOMPLETE,
+                cli.INTERRUPTED,
+                cli.TERMINATED,
+            ),
+        )
     ]
 
 
@@ -130,6 +154,74 @@ def test_map_again_sends_nothing_and_says_so(lotwise_: Command) -> None:
 
     assert "sent now  4 requests" in first.out
     assert "nothing was sent: every answer was in the ledger" in again.out
+
+
+def test_map_names_why_requests_ended_and_a_repeat_does_not_claim_their_answers(lotwise_: Command) -> None:
+    words = ("map", "in.csv", "out.parquet", *CHOICE[:2], "-s", UNSATISFIED, "-m", "scripted:choice")
+    first = lotwise_(*words)
+    again = lotwise_(*words)
+    told = lotwise_(*words, "--json").json
+
+    assert "reasons   4 schema_mismatch\n" in first.out
+    assert "to retry  --retry invalid opens them again\n" in first.out
+    assert "nothing was sent; 4 requests ended without a valid answer, --retry invalid opens them again\n" in again.out
+    assert "every answer" not in again.out
+    assert told["ended"] == [{"state": "invalid", "reason": "schema_mismatch", "n": 4}]
+
+
+def test_a_map_that_leaves_rows_without_a_valid_answer_exits_with_4_and_writes_its_file(lotwise_: Command) -> None:
+    words = ("in.csv", *CHOICE[:2], "-s", UNSATISFIED, "-m", "scripted:choice")
+    first = lotwise_("map", words[0], "out.parquet", *words[1:])
+
+    assert first.code == cli.INCOMPLETE == 4
+    assert pl.read_parquet("out.parquet")["llm_state"].value_counts().height == 2  # invalid, and skipped
+    assert (
+        lotwise_("map", words[0], "out.parquet", *words[1:]).code == cli.INCOMPLETE
+    )  # nothing is sent, nothing better
+    assert lotwise_("preview", *words).code == cli.INCOMPLETE
+    (run, *_) = lotwise_("ledger", "runs", "--json").json
+    assert lotwise_("resume", run["id"]).code == cli.INCOMPLETE
+
+
+def test_rows_that_ask_for_nothing_are_no_reason_to_exit_with_4(lotwise_: Command) -> None:
+    assert lotwise_("map", "in.csv", "out.csv", *CHOICE, "--json").json["skipped"] == 1
+    assert lotwise_("map", "in.csv", "out.csv", *CHOICE).code == cli.DONE
+
+
+def test_summary_names_three_reasons_and_every_state_to_retry() -> None:
+    ended = [("dead_lettered", "server_error", 12), ("refused", "refused", 2), ("dead_lettered", "uncertain", 9)]
+    ended += [("dead_lettered", "oversize", 1)]
+    rows = [(state, reason) for state, reason, n in ended for _ in range(n)] + [("pending", "server_error")] * 5
+    missing = pl.DataFrame(rows, schema={"llm_state": pl.String, "reason": pl.String}, orient="row")
+    facts = {"ended": cli_summary.ended(missing), "open": 5}
+
+    assert cli_summary.reasons_in_words(facts["ended"]) == "12 server_error, 9 uncertain, 2 refused, ..."
+    assert cli_summary.nothing_sent(facts) == (
+        "nothing was sent; 24 requests ended without a valid answer, "
+        "--retry dead_lettered --retry refused open them again"
+    )
+
+
+def test_summary_does_not_send_anybody_to_retry_what_would_end_the_same_way() -> None:
+    lasting = [{"state": "dead_lettered", "reason": "bad_request", "n": 2}]
+    other = {"state": "invalid", "reason": "schema_mismatch", "n": 1}
+
+    assert cli_summary.nothing_sent({"ended": lasting, "open": 0}) == (
+        "nothing was sent; 2 requests ended without a valid answer, asked again they would end the same way"
+    )
+    assert cli_summary.nothing_sent({"ended": [*lasting, other], "open": 0}).endswith(
+        ", --retry invalid opens it again"
+    )
+
+
+def test_a_run_is_found_by_its_name_and_the_newest_of_several(lotwise_: Command) -> None:
+    first = lotwise_("map", "in.csv", "one.parquet", *CHOICE, "--name", "nightly", "--json").json["run"]
+    words = ("-p", "Put this: {body}", *CHOICE[2:])
+    second = lotwise_("map", "in.csv", "two.parquet", *words, "--name", "nightly", "--json").json["run"]
+
+    assert lotwise_("status", "nightly", "--json").json["run_id"] == second != first
+    assert lotwise_("status", first[:8], "--json").json["run_id"] == first
+    assert "did you mean nightly?" in lotwise_("status", "nightlx").err
 
 
 def test_map_counts_rows_in_json(lotwise_: Command) -> None:
@@ -232,7 +324,28 @@ WRONG = {
     "bad option value": (("map", "in.csv", "out.csv", *CHOICE, "--option", "shard_rows=0"), "shard_rows"),
     "not key=value": (("map", "in.csv", "out.csv", *CHOICE, "--param", "temperature"), "KEY=VALUE"),
     "given twice": (("map", "in.csv", "out.csv", *CHOICE, "--param", "a=1", "--param", "a=2"), "twice"),
-    "bad budget": (("map", "in.csv", "out.csv", *CHOICE, "--budget", "many"), "budget"),
+    "bad option kind": (
+        ("map", "in.csv", "out.csv", *CHOICE, "--option", "shard_rows=x"),
+        "--option shard_rows must be a whole number, 1 or more, or None, not 'x'",
+    ),
+    "bad budget": (
+        ("map", "in.csv", "out.csv", *CHOICE, "--budget", "many"),
+        "--budget must be an amount of US dollars, not 'many'",
+    ),
+    "budget without a price": (
+        ("map", "in.csv", "out.csv", "-p", "{body}", "-m", "online:x", "--budget", "5"),
+        "--executor-option base_url=http",
+    ),
+    "bad price": (("map", "in.csv", "out.csv", *CHOICE, "--price", "input_mtok=x"), "--price: output_mtok is missing"),
+    "bad parameter": (
+        ("map", "in.csv", "out.csv", *CHOICE, "--param", "max_tokens=x"),
+        "--param max_tokens must be a positive integer",
+    ),
+    "bad time": (("map", "in.csv", "out.csv", *CHOICE, "--deadline", "soon"), "--deadline is no time"),
+    "unknown retry": (("map", "in.csv", "out.csv", *CHOICE, "--retry", "invalit"), "unknown --retry: 'invalit'"),
+    "hosted": (("plan", "in.csv", "-p", "{body}", "-m", "openai:x", "--data", "local"), "--data local refuses"),
+    "clash": (("map", "in.csv", "out.csv", "-p", "{body}", "-s", CLASH, "-m", "scripted:choice"), "pass --prefix"),
+    "no model for many rows": (("plan", "big.csv", "-p", "{body}"), "--model must be said for 3,000 rows"),
     "no ledger": (("status",), "no ledger"),
     "run and all": (("resume", "abc", "--all"), "not both"),
 }
@@ -244,10 +357,62 @@ def test_wrong_use_is_told_in_words_and_sends_nothing(words: tuple[str, ...], to
 
     assert done.code == cli.WRONG_USE
     assert told in done.err
+    assert not PYTHON_WORDS.search(done.err)
     assert "Traceback" not in done.err
     assert PLANTED not in done.err
     assert not Path(".lotwise").exists()
     assert not any(Path(".").glob("out.*"))
+
+
+OWN_TO_PYTHON = {"check", "frame", "examples_of", "schema"}
+"""Arguments that the command line does not have."""
+
+PYTHON_WORDS = re.compile(
+    r"(?<![\w./-])(?:" + "|".join(set(Arguments.__annotations__) - OWN_TO_PYTHON) + r")=(?!=)|Options\(\w|\.partial\("
+)
+"""How an argument is written in Python."""
+
+
+def said_by_the_package() -> Iterator[str]:
+    """Yield every text in the package that names an argument as Python writes it, but for its documentation."""
+    for path in sorted(Path(cli.__file__).parent.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                told = "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented | parts:
+                told = node.value
+            else:
+                continue
+            if PYTHON_WORDS.search(told) and path.name != "cli_tell.py":
+                yield told
+
+
+def test_whatever_the_package_says_the_command_line_says_in_its_own_words() -> None:
+    texts = list(said_by_the_package())
+    assert any("budget=" in told for told in texts)  # it finds what there is to find
+    assert [told for told in texts if PYTHON_WORDS.search(cli_tell.as_option(told))] == []
+
+
+def test_advice_is_said_in_the_words_of_the_command_line() -> None:
+    said = {
+        "Call again with a larger budget= to go on": "Call again with a larger --budget to go on",
+        "or raise Options(systemic_rate=)": "or raise --option systemic_rate",
+        "use Options(retry_spend=0.2), or": "use --option retry_spend=0.2, or",
+        'give prices={"input_mtok": ..., "output_mtok": ...} in': (
+            "give --price input_mtok=... --price output_mtok=... in"
+        ),
+        'Say model="embedded" to use it': "Say --model embedded to use it",
+        "pass canary='override'": "pass --canary override",
+        'give options=lotwise.Options(executor_options={"base_url": "http://h/v1"}) or': (
+            "give --executor-option base_url=http://h/v1 or"
+        ),
+        "Run 1f; .partial() has what is done": "Run 1f; the ledger has what is done",
+        "the file made/a.ledger=x stays": "the file made/a.ledger=x stays",
+    }
+    assert {told: cli_tell.as_option(told) for told in said} == said
 
 
 @pytest.mark.parametrize("words", [("status",), ("map", "in.csv"), ("map", "in.csv", "./in.csv", *CHOICE)])
@@ -505,21 +670,31 @@ def test_purge_asks_first(lotwise_: Command, monkeypatch: pytest.MonkeyPatch) ->
 # --- a process of its own -----------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_detaches_and_says_how_to_go_on(here: Path) -> None:
-    """In a terminal, while a batch is out: exit code 130, no file, no traceback, and a run that can be resumed."""
-    script = Path(sys.executable).with_name("lotwise")
+HEARING = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started us with it ignored
+from lotwise.cli import main
+main()
+"""
+"""The command line, hearing Ctrl-C as it does in a terminal, whatever the tests were started by."""
+
+
+@pytest.mark.parametrize(("end", "code"), [(signal.SIGINT, cli.INTERRUPTED), (signal.SIGTERM, cli.TERMINATED)])
+def test_an_interrupt_detaches_and_says_how_to_go_on(here: Path, end: signal.Signals, code: int) -> None:
+    """In a terminal, while a batch is out: its exit code, no file, no traceback, and a run that can be resumed."""
     never = ("--executor-option", "duration_s=86400", "--executor-option", f"folder={here / 'provider'}")
     ours, theirs = os.openpty()
-    process = subprocess.Popen([script, "map", "in.csv", "out.csv", *CHOICE, *never], stderr=theirs, cwd=here)
+    command = [sys.executable, "-c", HEARING, "map", "in.csv", "out.csv", *CHOICE, *never]
+    process = subprocess.Popen(command, stderr=theirs, cwd=here)
     os.close(theirs)
 
     shown = read_until(ours, b"shard")  # the batch is made, and the call waits
-    process.send_signal(signal.SIGINT)
+    process.send_signal(end)
     shown += read_until(ours, None)
     os.close(ours)
 
     text = shown.decode()
-    assert process.wait(timeout=60) == cli.INTERRUPTED
+    assert process.wait(timeout=60) == code
     assert "nothing is lost" in text
     assert "Traceback" not in text
     (run,) = lotwise.runs(here / ".lotwise")["id"]
@@ -529,8 +704,9 @@ def test_ctrl_c_detaches_and_says_how_to_go_on(here: Path) -> None:
 
 def read_until(terminal: int, word: bytes | None) -> bytes:
     """Read what a terminal shows until a word stands there, or to its end."""
-    shown = b""
+    shown, patience = b"", time.monotonic() + 120
     while word is None or word not in shown:
+        assert time.monotonic() < patience, f"no end of it: {shown[-500:]!r}"
         assert select.select([terminal], [], [], 60)[0], f"nothing more after {shown[-500:]!r}"
         try:
             got = os.read(terminal, 4096)

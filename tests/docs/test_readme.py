@@ -43,6 +43,7 @@ def test_first_example_answers_tickets_without_a_key(home: Path) -> None:
     whole = 'pl.read_csv("examples/tickets.csv")'
     first = blocks("python")[0]
     assert whole in first
+    assert "out.llm.answers()" in first  # the first look is not at twelve columns of bookkeeping
 
     said = run([sys.executable, "-c", first.replace(whole, f"{whole}.head({FEW})") + "\nprint(out.columns)"], home)
 
