@@ -12,14 +12,15 @@ import polars as _pl
 from lotwise import errors
 from lotwise.estimate import Plan
 from lotwise.evidence import Acceptance
-from lotwise.frame import map, peek, plan, preview, submit
+from lotwise.frame import answers, map, peek, plan, preview, submit
 from lotwise.golden import Golden
 from lotwise.handle import LedgerHandle, open_ledger
 from lotwise.inspection import Inspected, inspect
 from lotwise.job import Options
 from lotwise.reading import sample
-from lotwise.run import Run, Status
+from lotwise.run import Run
 from lotwise.schema import Nullable
+from lotwise.status import Status
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ __all__ = [
     "Plan",
     "Run",
     "Status",
+    "answers",
     "errors",
     "inspect",
     "map",

@@ -6,15 +6,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, NoReturn, Unpack
 
 import polars as pl
 
 from lotwise import call as calls
-from lotwise import engine, join, lots, reading
-from lotwise.call import Arguments
+from lotwise import collect, engine, join, lots, reading
+from lotwise.call import BOOKKEEPING, Arguments
 from lotwise.clock import SystemClock
-from lotwise.errors import BadArgument, NotAFrame
+from lotwise.errors import BadArgument, NotAFrame, UnknownColumn
 from lotwise.estimate import Plan
 from lotwise.key import keys as content_keys
 from lotwise.ledger.files import DATABASE, locate
@@ -130,15 +130,15 @@ def peek(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[
     -------
     As `map`. Rows that were never sent show `absent`; where there is no ledger, all rows do.
     """
-    call = calls.prepare(df, prompt, schema, **arguments)
+    call = calls.prepare(df, prompt, schema, sends=False, **arguments)
     enrolled = _keyed(call, df)
     distinct = enrolled.keys.drop_nulls().unique()
     path = locate(call.ledger)
     ledger = Ledger.open(path, create=False) if (path / DATABASE).exists() else None
-    answers = absent(distinct) if ledger is None else ledger.answers(distinct, call.validator.digest)
+    answers = absent(distinct) if ledger is None else collect.answers(ledger, distinct, call.executor, call.validator)
     labels = lots.labels_of(df, call.accept)
     family = lots.Family.of(
-        job=engine.job_digest(call.spec_digest, enrolled.manifest),
+        job=engine.job_digest(call.spec_digest, enrolled.manifest, reuse=call.reuse),
         validator=call.validator.digest,
         run="",
         accept=call.accept,
@@ -151,6 +151,31 @@ def peek(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[
     return join.attach(df, enrolled.keys, answers, call, known)
 
 
+def answers(df: pl.DataFrame, *, prefix: str | None = None) -> pl.DataFrame:
+    """Leave out the bookkeeping columns, so that the answers can be seen: of those only `llm_state` stays.
+
+    Parameters
+    ----------
+    df
+        A frame that `map`, `preview` or `peek` returned, or one made of it; it is not changed.
+    prefix
+        What was put before the names of the new columns.
+
+    Returns
+    -------
+    The same rows; the input's columns, the answer's, and `llm_state` last.
+
+    Raises
+    ------
+    UnknownColumn
+        It has no state: it is no such frame, or was made with another prefix.
+    """
+    state = f"{prefix or ''}llm_state"
+    if state not in df.columns:
+        raise UnknownColumn.from_names([state], df.columns, where="the frame")
+    return df.drop([f"{prefix or ''}{name}" for name in BOOKKEEPING], strict=False).with_columns(df[state])
+
+
 @spelled_out
 def plan(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[Arguments]) -> Plan:
     """Say what `map` would do. Sends nothing and writes nothing.
@@ -159,7 +184,7 @@ def plan(df: pl.DataFrame, prompt: str, schema: Any = None, **arguments: Unpack[
     -------
     A `Plan`: rows, distinct requests, what is done, in flight and to send, shards and bytes, and per row why.
     """
-    call = calls.prepare(df, prompt, schema, **arguments)
+    call = calls.prepare(df, prompt, schema, sends=False, **arguments)
     return Plan.of(call, df, _keyed(call, df))
 
 
@@ -174,7 +199,13 @@ def absent(keys: pl.Series) -> pl.DataFrame:
     """Return what the ledger would say of keys that it does not have."""
     nothing = pl.lit(None, pl.String)
     return pl.DataFrame({"key": keys}).select(
-        "key", state=pl.lit("absent"), reason=nothing, faults=nothing, attempts=pl.lit(0), value=nothing
+        "key",
+        state=pl.lit("absent"),
+        reason=nothing,
+        faults=nothing,
+        detail=nothing,
+        attempts=pl.lit(0),
+        value=nothing,
     )
 
 
@@ -212,9 +243,26 @@ class LLM:
         """Say what `map` would do, and do nothing: `lotwise.plan`."""
         return plan(self._df, prompt, schema, **arguments)
 
+    def answers(self, *, prefix: str | None = None) -> pl.DataFrame:
+        """Leave out the bookkeeping columns, so that the answers can be seen: `lotwise.answers`."""
+        return answers(self._df, prefix=prefix)
+
     def sample(self, ledger: reading.LedgerLike = None, *, prefix: str | None = None) -> pl.DataFrame:
         """Return the answers to be read of the lots that these rows belong to: `lotwise.sample`.
 
         The sample is the lots', drawn when they were closed, also where this frame holds only some of their rows.
         """
         return reading.sample_of_frame(self._df, ledger, prefix or "")
+
+
+@pl.api.register_lazyframe_namespace("llm")
+class LazyLLM:
+    """`lf.llm`: there to say that the rows must be there first. Each verb of `LLM` raises `NotAFrame`."""
+
+    def __init__(self, lf: pl.LazyFrame) -> None:
+        self._lf = lf
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_") or name not in vars(LLM):
+            raise AttributeError(f"'LazyLLM' object has no attribute {name!r}")
+        raise NotAFrame.of(self._lf)

@@ -15,7 +15,7 @@ from lotwise import text
 if TYPE_CHECKING:
     from lotwise.estimate import Plan
     from lotwise.job import Snapshot
-    from lotwise.run import Status
+    from lotwise.status import Status
 
 _GREY = "rgba(140,150,165,.7)"
 _COLOURS = {
@@ -69,6 +69,8 @@ def progress(shown: Snapshot, elapsed_s: float, notes: Sequence[str]) -> str:
     phases = ", ".join(f"{n:,} {phase.replace('_', ' ')}" for phase, n in sorted(shown.phases.items()))
     chip = _chip(text.duration(elapsed_s), "#2f9e5b" if done == total else "#3b82d6")
     told = [("shards", phases)] if phases else []
+    if waits := text.waits(shown, elapsed_s):
+        told.append(("waiting", waits))
     lines = "".join(f'<div style="{_QUIET};{_MONO};white-space:pre-wrap">{escape(note)}</div>' for note in notes)
     foot = f'<div style="margin-top:7px">{lines}</div>' if notes else ""
     return _card(heading, chip, _bar(shown.rows) + _legend(shown.rows), told, foot)

@@ -40,7 +40,7 @@ class Reporter(Protocol):
     def due(self, now: datetime) -> bool: ...
     def tell(self, snapshot: Snapshot) -> None: ...
     def noticed(self, text: str) -> None: ...
-    def detached(self, run_id: str, ledger: Path) -> None: ...
+    def detached(self, run_id: str, ledger: Path, *, under_way: str) -> None: ...
     def finished(self) -> None: ...
 
 
@@ -83,20 +83,22 @@ class Silent:
     def noticed(self, text: str) -> None:
         pass
 
-    def detached(self, run_id: str, ledger: Path) -> None:
-        print(detached_text(run_id, ledger), file=sys.stderr)
+    def detached(self, run_id: str, ledger: Path, *, under_way: str) -> None:
+        print(detached_text(run_id, ledger, under_way), file=sys.stderr)
 
     def finished(self) -> None:
         pass
 
 
 class Lines(Paced):
-    """Plain lines: one when something has changed, at most one every few seconds, and always the last."""
+    """Plain lines: one when something has changed, at most one every few seconds; always the last, and each new reason
+    to wait."""
 
     def __init__(self, out: TextIO, *, monotonic: Monotonic = time.monotonic) -> None:
         self._out, self._monotonic = out, monotonic
         self._written_at = monotonic()
         self._said = ""
+        self._whys: set[str] = set()
         self._latest: Snapshot | None = None
 
     def began(self, ledger: Path, *, new: bool, paid: bool, warnings: Sequence[str]) -> None:
@@ -105,24 +107,26 @@ class Lines(Paced):
 
     def tell(self, snapshot: Snapshot) -> None:
         self._latest = snapshot
-        if self._monotonic() - self._written_at >= PLAIN_EVERY_S:
+        news = not self._whys.issuperset(snapshot.waiting)  # a wait may be long, and its reason is told as it begins
+        if news or self._monotonic() - self._written_at >= PLAIN_EVERY_S:
             self._write()
 
     def noticed(self, text: str) -> None:
         print(f"lotwise: {text}", file=self._out, flush=True)
 
-    def detached(self, run_id: str, ledger: Path) -> None:
+    def detached(self, run_id: str, ledger: Path, *, under_way: str) -> None:
         self._write()
-        print(detached_text(run_id, ledger), file=self._out, flush=True)
+        print(detached_text(run_id, ledger, under_way), file=self._out, flush=True)
 
     def finished(self) -> None:
         self._write()
-        self._latest, self._said = None, ""
+        self._latest, self._said, self._whys = None, "", set()
 
     def _write(self) -> None:
         if self._latest is None or plain_line(self._latest) == self._said:
             return
         self._said, self._written_at = plain_line(self._latest), self._monotonic()
+        self._whys.update(self._latest.waiting)
         print(f"lotwise: {self._said}, {text.duration(self._latest.elapsed_s)}", file=self._out, flush=True)
 
 
@@ -217,10 +221,10 @@ class Terminal(Live):
             print(f"{clear}{self._look.faint('lotwise')}  {text}", file=self._out, flush=True)
             self._drawn = ""  # the line below it is drawn anew
 
-    def detached(self, run_id: str, ledger: Path) -> None:
+    def detached(self, run_id: str, ledger: Path, *, under_way: str) -> None:
         self._end()
         self._left = True
-        print(detached_text(run_id, ledger), file=self._out, flush=True)
+        print(detached_text(run_id, ledger, under_way), file=self._out, flush=True)
 
 
 class Notebook(Live):
@@ -238,14 +242,14 @@ class Notebook(Live):
     def draw(self, snapshot: Snapshot, elapsed_s: float, *, last: bool) -> None:
         from lotwise import html
 
-        plain = f"lotwise: {plain_line(snapshot)}, {text.duration(elapsed_s)}"
+        plain = f"lotwise: {plain_line(snapshot, elapsed_s)}, {text.duration(elapsed_s)}"
         self._show({"text/html": html.progress(snapshot, elapsed_s, self._notes), "text/plain": plain})
 
     def noticed(self, text: str) -> None:
         self._notes = [*self._notes, text]
 
-    def detached(self, run_id: str, ledger: Path) -> None:
-        self._notes = [*self._notes, *detached_text(run_id, ledger).splitlines()]
+    def detached(self, run_id: str, ledger: Path, *, under_way: str) -> None:
+        self._notes = [*self._notes, *detached_text(run_id, ledger, under_way).splitlines()]
         self._end()
         self._left = True
 
@@ -292,11 +296,11 @@ def opening(ledger: Path, *, new: bool, paid: bool, warnings: Sequence[str]) -> 
     return [told, *warnings]
 
 
-def plain_line(snapshot: Snapshot) -> str:
-    """Write a snapshot as a line without the time."""
+def plain_line(snapshot: Snapshot, elapsed_s: float | None = None) -> str:
+    """Write a snapshot as a line without the time; what counts down does so from the snapshot on."""
     total, done = totals(snapshot.rows)
     told = f"{done:,} of {total:,} rows: {text.counts(snapshot.rows)}" if total else "no rows"
-    return f"{told}; {phases_of(snapshot)}" if snapshot.phases else told
+    return "; ".join(part for part in (told, text.waits(snapshot, elapsed_s), phases_of(snapshot)) if part)
 
 
 def totals(rows: Mapping[str, int]) -> tuple[int, int]:
@@ -305,11 +309,11 @@ def totals(rows: Mapping[str, int]) -> tuple[int, int]:
     return total, total - sum(rows.get(state, 0) for state in ("pending", "submitted"))
 
 
-def detached_text(run_id: str, ledger: Path) -> str:
-    """Say how to go on after Ctrl-C, and how not to."""
+def detached_text(run_id: str, ledger: Path, under_way: str) -> str:
+    """Say what becomes of what is under way after Ctrl-C, how to go on, and how not to."""
     where = shlex.quote(str(ledger))
     return (
-        f"lotwise: detached; nothing is lost: answers are kept, and what a provider has goes on there\n"
+        f"lotwise: detached; nothing is lost: answers are kept, and {under_way}\n"
         f"  to go on   repeat the call, or: lotwise resume {run_id} --ledger {where}\n"
         f"  to cancel  lotwise cancel {run_id} --ledger {where}"
     )
@@ -368,14 +372,16 @@ def terminal_line(snapshot: Snapshot, elapsed_s: float, *, width: int, look: Loo
     states = [(f"{n:,} {text.said(state)}", _INK.get(state, "0")) for state, n in text.ordered(snapshot.rows)]
     states = [part for part in states if not part[0].endswith((" pending", " submitted"))]
     phases = [(phases_of(snapshot), "36")] if snapshot.phases and not last else []
+    waits = [] if last or not (told := text.waits(snapshot, elapsed_s)) else [(told, "33")]
     percent = f"{int(100 * share):>3}%"
     faults = [part for part in states if not part[0].endswith(" succeeded")]
     for name, bar_width, tail in (
-        ("lotwise  ", 28, [*states, *phases]),
-        ("lotwise  ", 16, [*states, *phases]),
-        ("", 16, [*states, *phases]),
-        ("", 8, [*states, *phases]),
-        ("", 8, [*faults, *phases]),
+        ("lotwise  ", 28, [*states, *waits, *phases]),
+        ("lotwise  ", 16, [*states, *waits, *phases]),
+        ("", 16, [*states, *waits, *phases]),
+        ("", 8, [*states, *waits, *phases]),
+        ("", 8, [*faults, *waits, *phases]),
+        ("", 8, [*faults, *waits]),
         ("", 8, faults),
         ("", 8, []),
         ("", 0, []),

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from lotwise.errors import BadTemplate, EmptyTemplate, UnknownColumn, UnrenderableColumn
+from lotwise.errors import BadExample, BadTemplate, EmptyTemplate, UnknownColumn, UnrenderableColumn
 from lotwise.schema import Schema
 
 OnNull = Literal["skip", "render"]
@@ -239,18 +239,35 @@ def render_examples(
     UnknownColumn
         An input lacks a column that the template uses.
     BadExample
-        An answer has not the schema's shape.
+        An answer has not the schema's shape, or an input not its column's dtype.
     """
     rendered = []
-    for given, answer in examples:
+    if not isinstance(examples, Iterable):
+        raise BadExample.no_pair()
+    for pair in examples:
+        given, answer = _pair(pair)
         missing = [name for name in template.columns if name not in given]
         if missing:
             raise UnknownColumn.from_names(missing, given, where="the prompt, rendered for an example,")
         known = dtypes or {}
-        row = pl.DataFrame([pl.Series(name, [given[name]], dtype=known.get(name)) for name in template.columns])
+        row = pl.DataFrame([_one_value(name, given[name], known.get(name)) for name in template.columns])
         user = render(row, template, on_null="render")
         rendered.append((template.head if not template.places else str(user.item()), schema.example_text(answer)))
     return tuple(rendered)
+
+
+def _one_value(name: str, value: object, dtype: pl.DataType | None) -> pl.Series:
+    try:
+        return pl.Series(name, [value], dtype=dtype)
+    except (TypeError, OverflowError, pl.exceptions.PolarsError):
+        raise BadExample.other_dtype(name, str(dtype)) from None
+
+
+def _pair(pair: object) -> tuple[Mapping[str, Any], Any]:
+    """Refuse an example that is no pair of an input by column and an answer."""
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2 or not isinstance(pair[0], Mapping):
+        raise BadExample.no_pair()
+    return pair[0], pair[1]
 
 
 def cache_warning(template: Template, shared_chars: int) -> str | None:

@@ -74,7 +74,7 @@ def shown(
     )
     if due.height and lots.close(ledger, family, now):
         draws, sample, inspections = store.evidence(ledger, ids["lot"].to_list())
-    values = answers.select("key", "value").join(sample.select("key").unique(), on="key", how="semi")
+    values = answers.select("key", "value").join(inspections.select("key").unique(), on="key", how="semi")
     table = lots.table_from(standing, draws, sample, inspections, values)
     return Shown(lots=_told(ids, evidence.row_columns(table)), place=place)
 

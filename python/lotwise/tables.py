@@ -127,12 +127,12 @@ def _read_csv(path: Path) -> pl.DataFrame:
         guessed if guessed.cast(pl.String).equals(written) else written
         for guessed, written in zip(typed.get_columns(), text.get_columns(), strict=True)
     ]
-    return pl.DataFrame(same)
+    return pl.select(same)  # a frame made of them would call one without a name column_0
 
 
 def _write_csv(frame: pl.DataFrame, file: IO[bytes]) -> None:
     flat = [_json(column) if column.dtype.is_nested() else column for column in frame.get_columns()]
-    pl.DataFrame(flat).write_csv(file)
+    pl.select(flat).write_csv(file)
 
 
 def _json(column: pl.Series) -> pl.Series:
