@@ -18,9 +18,11 @@ import polars as pl
 
 from lotwise import engine, owner
 from lotwise.cost import Prices
-from lotwise.job import Job, Options
+from lotwise.job import Job, Lane, Options
 from lotwise.key import KEY_VERSION, spec_digest, spec_json
 from lotwise.ledger import migrate
+from lotwise.ledger import requests as request_book
+from lotwise.ledger import runs as run_book
 from lotwise.ledger.store import Ledger
 from lotwise.lifecycle import Policy
 from lotwise.request import Spec
@@ -96,7 +98,8 @@ class Bench:
         slices = [pl.Series("content", texts, dtype=pl.String)] if isinstance(texts, (list, tuple)) else texts
         enrolled = engine.enroll(self.ledger, digest, slices, self.clock.now())  # type: ignore[arg-type]
         run, job = engine.new_run_id(), engine.job_digest(digest, enrolled.manifest)
-        self.ledger.begin_run(
+        run_book.begin(
+            self.ledger,
             {
                 "id": run,
                 "name": None,
@@ -123,7 +126,7 @@ class Bench:
         )
         return Job(
             ledger=self.ledger,
-            executor=self.executor,
+            lane=Lane(executor=self.executor, prices=prices),
             spec=self.spec,
             spec_digest=digest,
             validator=self.validator,
@@ -138,7 +141,6 @@ class Bench:
             options=options or Options(),
             policy=policy or Policy(),
             budget_usd=budget_usd,
-            prices=prices,
             rng=random.Random(7),
         )
 
@@ -151,6 +153,6 @@ class Bench:
     def values(self, job: Job, texts: Sequence[str | None]) -> list[str | None]:
         """Return each row's valid answer as JSON text, in the rows' order; None where there is none."""
         keys = engine.content_keys(job.spec_digest, pl.Series(texts, dtype=pl.String))
-        answers = self.ledger.answers(keys.drop_nulls().unique(), job.validator_digest)
+        answers = request_book.answers(self.ledger, keys.drop_nulls().unique(), job.validator_digest)
         found = dict(answers.select("key", "value").iter_rows())
         return [found.get(key) for key in keys]

@@ -24,7 +24,7 @@ BYTES_PER_TOKEN = 4
 COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 CANONICAL = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 
-__all__ = ["Answer", "Dialect", "Tokens", "UnsupportedSchema", "answer_text", "body_digest", "tokens_of"]
+__all__ = ["Answer", "Dialect", "Tokens", "UnsupportedSchema", "answer_text", "body_digest", "tokens_of", "wrong_text"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +102,20 @@ def answer_text(body: Json, dialect: Dialect, *, echo: bool = False) -> str:
     seed = blake2b(user.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     value = SchemaValues(schema, seed, echo=user if echo else None).value()
     return COMPACT(value)
+
+
+def wrong_text(body: Json, dialect: Dialect) -> str:
+    """Return an answer that is well formed, plausible, and not the model's: its schema's values by another hash.
+
+    Where a schema allows one value only, no answer can be wrong, and it is that value.
+    """
+    right = answer_text(body, dialect)
+    schema = wire_schema(body, dialect)
+    if schema is None:
+        return f"not {right}"
+    user = user_text(body, dialect).encode("utf-8", "surrogatepass")
+    seeds = (blake2b(user, digest_size=16, key=b"wrong%d" % n).digest() for n in range(64))
+    return next((text for seed in seeds if (text := COMPACT(SchemaValues(schema, seed).value())) != right), right)
 
 
 def input_tokens(body: Json, dialect: Dialect, *, worst: bool = False) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 # What a row ends as.  Only BILLED ones are charged: the outcome table of the provider contracts.
 ANSWERED = frozenset({
     "ok", "refused", "content_filter", "truncated", "context_window", "needs_continuation",
-    "invalid_json", "schema_mismatch", "empty", "fenced", "prose",
+    "invalid_json", "schema_mismatch", "empty", "fenced", "prose", "wrong",
 })  # fmt: skip
 UNANSWERED = frozenset({
     "bad_request", "not_found", "too_large", "unprocessable", "rate_limited", "server_error", "overloaded",

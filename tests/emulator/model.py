@@ -20,6 +20,7 @@ from emulator.answers import (
     max_tokens,
     tokens_of,
     wire_schema,
+    wrong_text,
 )
 from emulator.faults import BILLED, Faults, RowFate
 from emulator.schema_rules import fault_of_schema
@@ -121,6 +122,8 @@ def _bent(text: str, outcome: str, body: Json, dialect: Dialect) -> str:
         return ""
     if outcome in ("refused", "content_filter"):
         return "I can't help with that."
+    if outcome == "wrong":
+        return wrong_text(body, dialect)
     if outcome == "fenced":
         return f"```json\n{text}\n```"
     if outcome == "prose":
