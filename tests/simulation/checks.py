@@ -1,7 +1,6 @@
 """What must hold at the end of a seed: the ledger against the provider's own books.
 
-Every check returns sentences; none means that all is well. The provider's side is the truth: what arrived, what it
-came to, what was charged, and which lines were handed out whole.
+Every check returns sentences; none means that all is well.
 """
 
 from __future__ import annotations
@@ -9,107 +8,24 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime, timedelta
 from decimal import Decimal
-from functools import cached_property
 from typing import Any
 
 from lotwise.executors.variant import apply
+from lotwise.ledger.store import Ledger
 from lotwise.ledger.verify import verify
-from simulation.provider import ENVELOPE_BYTES, Batch, Row, answer, usd
-from simulation.scenario import SPEC, Story, validator
+from lotwise.lifecycle import RETRY_SPEND
+from simulation.books import Books, Sent
+from simulation.provider import ENVELOPE_BYTES, answer, usd, wrong_answer
+from simulation.story import MAX_TOKENS
 
 _MAYBE_CHARGED = ("unreturned", "unreadable", "uncertain")
 
 
-@dataclass(kw_only=True)
-class Sent:
-    """One attempt as the provider knows it."""
-
-    row: Row
-    batch: Batch | None
-    process: str | None
-
-    @property
-    def outcome(self) -> str:
-        return self.row.code if self.batch is None else self.batch.outcome(self.row)
-
-    @property
-    def charged_nano(self) -> int:
-        return self.row.usd_nano if self.batch is None else self.batch.charged_nano(self.row)
-
-    @property
-    def billed(self) -> bool:
-        return (
-            self.batch.billed(self.row)
-            if self.batch is not None
-            else self.outcome != "not_sent"
-            and (self.outcome in ("ok", "invalid", "truncated", "refused", "needs_continuation", "answer_lost"))
-        )
-
-    @property
-    def whole_downloads(self) -> int:
-        """How often its line was handed out whole."""
-        return sum(self.row.key in one.intact for one in self.batch.downloads) if self.batch is not None else 0
-
-
-class Books:
-    """Both sides of a story, side by side."""
-
-    def __init__(self, story: Story) -> None:
-        self.story = story
-        self.shards = {row["id"]: row for row in self._rows("SELECT * FROM shard")}
-        self.requests = {row["key"]: row for row in self._rows("SELECT * FROM request")}
-        self.attempts = self._rows("SELECT * FROM attempt ORDER BY key, n")
-        self.results = {(row["shard"], row["key"]): row for row in self._rows("SELECT * FROM result ORDER BY seq")}
-        self.values = {
-            row["key"]: row["value"]
-            for row in self._rows(
-                "SELECT v.key, arg_min(v.value, res.seq) AS value FROM validation v "
-                "JOIN result res ON res.shard = v.shard AND res.key = v.key WHERE v.ok GROUP BY v.key"
-            )
-        }
-        self.contents = self._contents()
-
-    def _rows(self, sql: str) -> list[dict[str, Any]]:
-        cursor = self.story.database.execute(sql)
-        names = [column[0] for column in cursor.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-    def _contents(self) -> dict[str, str]:
-        import polars as pl
-
-        from lotwise.key import keys, spec_digest
-
-        texts = sorted({text for caller in self.story.callers for text in caller.texts if text is not None})
-        return dict(zip(keys(spec_digest(SPEC), pl.Series(texts, dtype=pl.String)), texts, strict=True))
-
-    @cached_property
-    def sent(self) -> dict[tuple[str, str], list[Sent]]:
-        """All that arrived at the provider, by shard and key."""
-        found: dict[tuple[str, str], list[Sent]] = defaultdict(list)
-        for batch in self.story.provider.batches.values():
-            for row in batch.rows.values():
-                found[(str(row.custom_id[:16]), row.key)].append(Sent(row=row, batch=batch, process=None))
-        for served in self.story.provider.served:
-            found[(served.shard, served.row.key)].append(Sent(row=served.row, batch=None, process=served.process))
-        return found
-
-    def too_late(self, batch: Batch) -> bool:
-        """Say whether a batch arrived longer after `creating` than a create call may take: its process was stopped
-        in between, and the ledger was entitled to take the shard for never sent."""
-        shard = self.shards[next(iter(batch.rows.values())).custom_id[:16]]
-        began: datetime | None = shard["creating_at"]
-        most = timedelta(seconds=self.story.callers[0].options.create_timeout_s)
-        return began is not None and batch.arrived_at > began + most
-
-
-def violations(story: Story) -> list[str]:
+def violations(books: Books) -> list[str]:
     """Return all that does not hold."""
-    books = Books(story)
-    found: list[str] = list(story.trespasses)
-    for check in (_bill, _reasons, _rows, _answers, _costs, _budget, _halts, _closed, _verified):
+    found: list[str] = list(books.story.trespasses)
+    for check in (_bill, _reasons, _rows, _answers, _costs, _budget, _halts, _closed, _orphans, _foreign):
         found += check(books)
     return found
 
@@ -129,9 +45,14 @@ def _bill(books: Books) -> Iterator[str]:
 def _reasons(books: Books) -> Iterator[str]:
     """Every attempt but the first has a reason, and the reason is true."""
     before: dict[str, dict[str, Any]] = {}
+    late = {attempt["key"] for attempt in books.attempts if attempt["why"] == "given_up"}
     for attempt in books.attempts:
         key = attempt["key"]
+        if attempt["why"] == "given_up":
+            continue  # it was sent before the others, or besides them, and is counted since its batch came
         last, before[key] = before.get(key), attempt
+        if attempt["why"] == "late" and key in late:
+            continue
         if last is None:
             if attempt["why"] != "first":
                 yield f"the first attempt of {key[:8]} is sent because of {attempt['why']}"
@@ -147,6 +68,8 @@ def _true(books: Books, why: str, last: dict[str, Any], times: list[Sent]) -> bo
     kind, _, code = why.partition(":")
     if kind == "changed":
         return any(one.outcome in ("invalid", "truncated") for one in times)
+    if why == "not_billed:canceled" and not books.story.paid and books.was_away(last["shard"]):
+        return True  # what a dead engine had answered cost nothing, and is asked again
     if kind == "not_billed":
         return not any(one.billed for one in times) and (
             not times or any(one.outcome == code for one in times) or code == "server_error"
@@ -160,15 +83,8 @@ def _true(books: Books, why: str, last: dict[str, Any], times: list[Sent]) -> bo
     if kind == "uncertain":
         if any(one.outcome == "answer_lost" for one in times):
             return True
-        return books.story.shape == "stream" and _was_away(books, last["shard"])
+        return books.story.shape == "stream" and books.was_away(last["shard"])
     return False
-
-
-def _was_away(books: Books, shard: str) -> bool:
-    """Say whether the process that had a shard crashed or fell silent for longer than its lease."""
-    owners = books.story.takers.get(shard, set())
-    processes = [process for process in books.story.processes if process.name in owners]
-    return any(process.crashed_at is not None or process.silences for process in processes)
 
 
 def _rows(books: Books) -> Iterator[str]:
@@ -183,7 +99,10 @@ def _rows(books: Books) -> Iterator[str]:
                 yield f"{key[:8]} is wanted and not in the ledger"
                 continue
             outcomes = [one for attempt in by_key[key] for one in books.sent.get((attempt["shard"], key), ())]
-            last = books.sent.get((by_key[key][-1]["shard"], key), []) if by_key[key] else []
+            # A batch that came late for a shard that was given up is the last attempt, and ends nothing that had ended.
+            own = [attempt for attempt in by_key[key] if attempt["why"] != "given_up"]
+            shards = dict.fromkeys(attempt["shard"] for attempt in (*own[-1:], *by_key[key][-1:]))
+            last = [one for shard in shards for one in books.sent.get((shard, key), ())]
             yield from _explained(books, caller.said, caller.policy.max_attempts, request, outcomes, last)
 
 
@@ -211,7 +130,9 @@ def _explained(
             true = (
                 request["faults"] >= max_attempts
                 if reason in _MAYBE_CHARGED
-                else reason == "oversize" or reason in [one.outcome for one in last]
+                else reason in ("oversize", RETRY_SPEND)
+                or reason in [one.outcome for one in last]
+                or (reason == "server_error" and books.story.shape == "stream" and not last)  # nobody was there
             )
             if not true:
                 yield f"{key} is dead-lettered as {reason!r}, but its last attempt came to {[o.outcome for o in last]}"
@@ -219,8 +140,14 @@ def _explained(
 
 def _answers(books: Books) -> Iterator[str]:
     """Each answer is the pure function's, and no whole answer that was handed out is lost."""
+    astray = books.story.provider.astray
     for key, value in books.values.items():
-        if json.loads(value) != json.loads(answer(books.contents[key])):
+        content = books.contents.get(key)
+        if content is None:
+            yield f"{key[:8]} has an answer, and nobody asked for it"
+            continue
+        said = [answer(content)] + [wrong_answer(content)] * (astray is not None and content in astray.contents)
+        if json.loads(value) not in [json.loads(one) for one in said]:
             yield f"{key[:8]} has the answer of another request"
     for (shard, key), times in books.sent.items():
         row = books.shards.get(shard)
@@ -263,14 +190,18 @@ def _halts(books: Books) -> Iterator[str]:
             one.outcome == "account_blocked" for times in books.sent.values() for one in times
         ):
             continue
+        if said.startswith("rejected:") and any(b.rejected is not None for b in books.story.provider.batches.values()):
+            continue  # it was taken before the quiet time, and looked at in it
         if said == "budget" and books.story.prices is not None and caller.budget_usd is not None:
-            yield from _no_room(books, caller.job_id or "", caller.budget_usd, caller.digest_keys)
+            yield from _no_room(books, caller.job_id or "", caller.budget_usd, books.may_be_sent(caller))
             continue
+        if said.startswith("canary:") and caller.precaution is not None:
+            continue  # whether rightly, `golden_checks` says
         yield f"caller {caller.name} ended with {said!r} though nothing went wrong any more"
 
 
 def _no_room(books: Books, job: str, budget: Decimal, keys: list[str]) -> Iterator[str]:
-    committed = books._rows(
+    committed = books.rows(
         f"SELECT coalesce(sum(coalesce(settled_usd, reserved_usd)), 0) AS usd FROM reservation WHERE job = '{job}'"
     )[0]["usd"]
     prices = books.story.prices
@@ -282,7 +213,7 @@ def _no_room(books: Books, job: str, budget: Decimal, keys: list[str]) -> Iterat
         content, settings = apply(books.contents[key], request["variant"])
         bound = prices.upper_bound(
             input_bytes=len(content.encode()) + ENVELOPE_BYTES + 2_000 * (request["variant"] is not None),
-            output_tokens=int(settings.get("max_tokens", SPEC.max_tokens)),
+            output_tokens=int(settings.get("max_tokens", MAX_TOKENS)),
         )
         if bound <= budget - committed:
             yield f"a run stopped for its budget with ${budget - committed} left, and {key[:8]} needs ${bound} at most"
@@ -297,10 +228,39 @@ def _closed(books: Books) -> Iterator[str]:
             yield f"shard {shard['id']} counts {shard['n_results']} results of {shard['n_requests']} requests"
 
 
-def _verified(books: Books) -> Iterator[str]:
-    """`ledger verify` is clean."""
-    for finding in verify(books.story.ledger).findings:
-        yield f"verify: {finding.holds}: {finding.count} do not ({', '.join(finding.examples[:2])})"
+def _orphans(books: Books) -> Iterator[str]:
+    """A batch whose shard was given up is asked to stop, unless it had ended or its maker died before it could tell."""
+    for orphan in books.orphans.values():
+        if orphan["state"] in ("sought", "found", "reopened"):
+            yield f"the late batch of shard {orphan['shard']} is still {orphan['state']}"
+    crashed = {process.name for process in books.story.processes if process.crashed_at is not None}
+    for batch in books.story.provider.batches.values():
+        shard = next(iter(batch.rows.values())).custom_id[:16]
+        if books.shards[shard]["state"] != "lost" or batch.asked_to_cancel or batch.forgotten:
+            continue
+        orphan = books.orphans.get(shard)
+        if orphan is None and batch.maker not in crashed:
+            yield f"{batch.id} was made late for shard {shard}, and nothing is written down about it"
+        if orphan is not None and orphan["state"] not in ("watched", "uncanceled") and books.story.shape == "batch":
+            yield f"{batch.id} was made late for shard {shard}, and is {orphan['state']} without being canceled"
 
 
-__all__ = ["Books", "validator", "violations"]
+def _foreign(books: Books) -> Iterator[str]:
+    """What somebody else's program made is left alone."""
+    for batch in books.story.provider.foreign.values():
+        if batch.asked_to_cancel or batch.deleted or batch.polled or batch.downloads:
+            yield f"{batch.id} is somebody else's, and was polled, downloaded, canceled or deleted"
+    ids = {shard["batch_id"] for shard in books.shards.values()} & books.story.provider.foreign.keys()
+    if ids:
+        yield f"somebody else's {', '.join(sorted(ids))} was taken for ours"
+
+
+def unverified(ledger: Ledger) -> list[str]:
+    """Return what `ledger verify` finds."""
+    return [
+        f"verify: {finding.holds}: {finding.count} do not ({', '.join(finding.examples[:2])})"
+        for finding in verify(ledger).findings
+    ]
+
+
+__all__ = ["unverified", "violations"]

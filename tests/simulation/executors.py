@@ -8,26 +8,51 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 import polars as pl
 
 from lotwise.errors import BatchNotFound, CreateRejected, CreateUncertain, ResultsGone, Unreachable
 from lotwise.executors.openai_dialect import read_lines
+from lotwise.executors.variant import apply
 from lotwise.request import Limits, Listed, Observation, Phase, Shard, Spec
 from simulation.provider import ENVELOPE_BYTES, Batch, Download, Provider, Request
 from simulation.world import World
+
+_SENT = ("key", "custom_id", "content", "variant")
+
+
+def _request(key: str, custom_id: str, content: str, variant: str | None, body: str) -> Request:
+    return Request(key=key, custom_id=custom_id, content=content, variant=variant, body=body)
+
+
+def _body(spec: Spec, content: str, variant: str | None) -> str:
+    """Write down all that a request says to the model."""
+    return json.dumps([spec.system, spec.examples, spec.wire_schema, *apply(content, variant)])
 
 
 class _Common:
     provider = "simulated"
     hosted = True
-    paid = True
 
-    def __init__(self, world: World, provider: Provider, process: str, limits: Limits, create_timeout_s: float) -> None:
+    def __init__(
+        self,
+        world: World,
+        provider: Provider,
+        process: str,
+        limits: Limits,
+        create_timeout_s: float,
+        *,
+        account: str,
+        paid: bool,
+    ) -> None:
         self.world, self.side, self.process, self.limits = world, provider, process, limits
         self.create_timeout_s = create_timeout_s
+        self._account, self.paid = account, paid
+        self.renew: Callable[[], object] | None = None
+        """What keeps the lease of a shard meanwhile, in place of the product's thread; every `renew_s` seconds."""
+        self.renew_s = 0.0
 
     def check(self, spec: Spec) -> None:
         """Refuse nothing."""
@@ -39,7 +64,7 @@ class _Common:
         return None
 
     def account(self) -> str:
-        return "account-1"
+        return self._account
 
     def sizes(self, spec: Spec, content_bytes: pl.Series) -> pl.Series:
         return content_bytes.cast(pl.Int64) + ENVELOPE_BYTES
@@ -51,7 +76,12 @@ class _Common:
         """Make a call: it takes a while, and may not get through."""
         self.world.step(f"before {what}")
         slow = self.world.chance("slow")
-        self.world.sleep(self.world.rng.uniform(0.01, longest_s if slow else 0.5))
+        left_s = self.world.rng.uniform(0.01, longest_s if slow else 0.5)
+        while self.renew is not None and left_s > self.renew_s:
+            self.world.sleep(self.renew_s)
+            self.renew()
+            left_s -= self.renew_s
+        self.world.sleep(left_s)
 
     def _unreachable(self, what: str) -> None:
         if self.world.chance("unreachable"):
@@ -68,12 +98,14 @@ class SimBatch(_Common):
         if self.world.chance("upload_rejected"):
             self.world.say(self.process, f"the upload of shard {shard.id} is rejected")
             raise CreateRejected("too_many_files", wait_s=60.0)
-        return json.dumps(requests.select("key", "custom_id", "content", "variant").rows())
+        return json.dumps([[*row, _body(spec, row[2], row[3])] for row in requests.select(*_SENT).rows()])
 
     def create(self, shard: Shard, spec: Spec, prepared: str) -> str:
         world, side = self.world, self.side
-        requests = [Request(key=k, custom_id=c, content=t, variant=v) for k, c, t, v in json.loads(prepared)]
+        requests = [_request(*row) for row in json.loads(prepared)]
         began = world.now
+        if world.chance("foreign"):
+            side.take_foreign(len(requests), self._account)
         self._call("the create call", self.create_timeout_s * 0.5)
         self._refuse(shard)
         if world.chance("create_unsent"):
@@ -81,9 +113,11 @@ class SimBatch(_Common):
             raise CreateUncertain("connection_lost")
         if world.chance("create_late"):
             left = max(self.create_timeout_s - (world.now - began).total_seconds(), 0.0)
-            side.take(shard.id, requests, delay_s=world.rng.uniform(0, left))
+            side.take(shard.id, requests, self.process, delay_s=world.rng.uniform(0, left), account=self._account)
             raise CreateUncertain("timeout")
-        batch = side.take(shard.id, requests)
+        if world.chance("create_after_long"):
+            world.stop(world.pauses_s[-1], "just before its create call arrives")
+        batch = side.take(shard.id, requests, self.process, account=self._account)
         if world.chance("rejected_later"):
             batch.rejected, batch.rejected_wait = "token_limit_exceeded", world.rng.random() < 0.7
         world.step(f"after {batch.id} was taken")
@@ -105,7 +139,8 @@ class SimBatch(_Common):
 
     def _batch(self, batch_id: str) -> Batch:
         batch = self.side.batches.get(batch_id)
-        if batch is None or batch.forgotten or batch.arrived_at > self.world.now or self.world.chance("flap"):
+        hidden = batch is None or batch.account != self._account or batch.forgotten
+        if batch is None or hidden or batch.arrived_at > self.world.now or self.world.chance("flap"):
             self.world.say(self.process, f"{batch_id}: 404")
             raise BatchNotFound(batch_id)
         return batch
@@ -153,7 +188,8 @@ class SimBatch(_Common):
         self._call("a list")
         self._unreachable("list")
         now, skew = self.world.now, timedelta(seconds=self.side.manner.skew_s)
-        shown = [b for b in self.side.batches.values() if b.listed_at <= now and not b.forgotten]
+        whole = [*self.side.foreign.values(), *self.side.batches.values()]
+        shown = [b for b in whole if b.listed_at <= now and not b.forgotten and b.account == self._account]
         for batch in reversed(shown):
             created_at = (batch.arrived_at + skew).replace(microsecond=0)
             if created_at >= since:
@@ -171,7 +207,8 @@ class SimBatch(_Common):
     def cancel(self, batch_id: str) -> None:
         self._call("a cancel")
         self._unreachable("cancel")
-        batch = self.side.batches[batch_id]
+        batch = self._own(batch_id)
+        batch.asked_to_cancel = True
         if not batch.ended(self.world.now):
             batch.canceled_at = self.world.now
         self.world.say(self.process, f"cancels {batch_id}")
@@ -180,7 +217,24 @@ class SimBatch(_Common):
     def delete(self, batch_id: str) -> None:
         self._call("a delete")
         self._unreachable("delete")
-        self.side.batches[batch_id].deleted = True
+        self._own(batch_id).deleted = True
+
+    def first_ids(self, batch_id: str, limit: int = 10) -> list[str]:
+        self._call("a look at first results")
+        self._unreachable("first results")
+        batch = self.side.foreign.get(batch_id) or self._batch(batch_id)
+        if batch.deleted:
+            raise ResultsGone.of(batch_id, "archived")
+        lines, _ = _results(self.side, batch, len(batch.downloads), self.world.seed)
+        found = [custom_id for custom_id in read_lines(lines)["custom_id"] if custom_id is not None]
+        return found[:limit]
+
+    def _own(self, batch_id: str) -> Batch:
+        """Return a batch of this account, somebody else's too: the key allows it all."""
+        batch = self.side.batches.get(batch_id) or self.side.foreign[batch_id]
+        if batch.account != self._account:
+            raise BatchNotFound(batch_id)
+        return batch
 
 
 class SimBareBatch(SimBatch):
@@ -188,16 +242,6 @@ class SimBareBatch(SimBatch):
 
     def _listed(self, batch: Batch, created_at: datetime, now: datetime) -> Listed:
         return Listed(batch_id=batch.id, created_at=created_at, n_requests=len(batch.rows), ended=batch.ended(now))
-
-    def first_ids(self, batch_id: str, limit: int = 10) -> list[str]:
-        self._call("a look at first results")
-        self._unreachable("first results")
-        batch = self._batch(batch_id)
-        if batch.deleted:
-            raise ResultsGone.of(batch_id, "archived")
-        lines, _ = _results(self.side, batch, len(batch.downloads), self.world.seed)
-        found = [custom_id for custom_id in read_lines(lines)["custom_id"] if custom_id is not None]
-        return found[:limit]
 
 
 def _results(side: Provider, batch: Batch, n: int, seed: int) -> tuple[list[bytes], frozenset[str]]:
@@ -246,14 +290,14 @@ class SimStream(_Common):
         world, side = self.world, self.side
         held: list[bytes] = []
         enough = world.rng.randint(1, self.window)
-        for key, custom_id, content, variant in requests.select("key", "custom_id", "content", "variant").rows():
+        for key, custom_id, content, variant in requests.select(*_SENT).rows():
             self._call("a synchronous call", self.create_timeout_s * 0.9)
             if world.chance("unreachable"):
                 world.say(self.process, "nobody answers")
                 if held:
                     yield held
                 raise Unreachable("not_connected")
-            request = Request(key=key, custom_id=custom_id, content=content, variant=variant)
+            request = _request(key, custom_id, content, variant, _body(spec, content, variant))
             row = side.serve(shard.id, request, self.process, lost=world.chance("reply_lost"))
             world.say("provider", f"answers {key[:8]} of shard {shard.id}: {row.code}")
             held.append(row.line)

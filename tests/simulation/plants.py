@@ -12,8 +12,9 @@ from typing import Any
 
 import polars as pl
 
-from lotwise import reconcile
+from lotwise import collect, reconcile, tally
 from lotwise.errors import BudgetTooSmall, CreateUncertain
+from lotwise.ledger import shards as shard_book
 from lotwise.ledger.store import Ledger
 from lotwise.ledger.transaction import Transaction
 from lotwise.lifecycle import ShardState
@@ -21,7 +22,8 @@ from simulation.executors import SimBatch
 
 
 @contextlib.contextmanager
-def _patched(owner: Any, name: str, made: Callable[[Any], Any]) -> Iterator[None]:
+def patched(owner: Any, name: str, made: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace a part of the product by what is made of it."""
     before = getattr(owner, name)
     setattr(owner, name, made(before))
     try:
@@ -34,35 +36,45 @@ def _patched(owner: Any, name: str, made: Callable[[Any], Any]) -> Iterator[None
 def intent_after_submit() -> Iterator[None]:
     """`creating` is written down after the create call instead of before it."""
 
-    def made(right: Any) -> Any:
+    late: dict[int, list[tuple[Any, ...]]] = {}  # by the ledger of the process that submits; others may be let go first
+
+    def made_move(right: Any) -> Any:
+        def move(ledger: Ledger, shard: str, origin: ShardState, target: ShardState, **given: Any) -> None:
+            if target is ShardState.CREATING and id(ledger) in late:
+                late[id(ledger)].append((right, ledger, shard, origin, target, given))
+                return
+            catch_up(ledger)
+            right(ledger, shard, origin, target, **given)
+
+        return move
+
+    def made_release(right: Any) -> Any:
+        def release(ledger: Ledger, *given: Any, **named: Any) -> Any:
+            catch_up(ledger)
+            return right(ledger, *given, **named)
+
+        return release
+
+    def catch_up(ledger: Ledger) -> None:
+        while late.get(id(ledger)):
+            move, *where, given = late[id(ledger)].pop()
+            move(*where, **given)
+
+    def made_submit(right: Any) -> Any:
         def submit(job: Any, shard: Any) -> None:
-            ledger, late = job.ledger, []
-
-            def move(shard: str, origin: ShardState, target: ShardState, **given: Any) -> None:
-                if target is ShardState.CREATING:
-                    late.append((shard, origin, target, given))
-                    return
-                catch_up()
-                Ledger.move(ledger, shard, origin, target, **given)
-
-            def release(*given: Any, **named: Any) -> int:
-                catch_up()
-                return Ledger.release(ledger, *given, **named)
-
-            def catch_up() -> None:
-                while late:
-                    shard, origin, target, given = late.pop()
-                    Ledger.move(ledger, shard, origin, target, **given)
-
-            ledger.move, ledger.release = move, release
+            late[id(job.ledger)] = []
             try:
                 right(job, shard)
             finally:
-                del ledger.move, ledger.release
+                del late[id(job.ledger)]
 
         return submit
 
-    with _patched(reconcile, "submit", made):
+    with (
+        patched(shard_book, "move", made_move),
+        patched(shard_book, "release", made_release),
+        patched(reconcile, "submit", made_submit),
+    ):
         yield
 
 
@@ -79,7 +91,7 @@ def retry_on_ambiguous_create() -> Iterator[None]:
 
         return create
 
-    with _patched(SimBatch, "create", made):
+    with patched(SimBatch, "create", made):
         yield
 
 
@@ -88,24 +100,24 @@ def join_by_position() -> Iterator[None]:
     """Results are matched with requests by their place in the file."""
 
     def made(right: Any) -> Any:
-        def sort(self: Any, shard: str, lines: list[bytes], job: Any) -> Any:
+        def sort(self: Any, shard: str, lines: list[bytes], lane: Any) -> Any:
             ids = [f"{shard}-{key}" for key in self._sent["key"]]
-            read = job.executor.read
+            read = lane.executor.read
 
             def by_position(lines: list[bytes]) -> pl.DataFrame:
                 found = read(lines)
                 places = [ids[i] if i < len(ids) else None for i in range(found.height)]
                 return found.with_columns(custom_id=pl.Series(places, dtype=pl.String))
 
-            job.executor.read = by_position
+            lane.executor.read = by_position
             try:
-                return right(self, shard, lines, job)
+                return right(self, shard, lines, lane)
             finally:
-                del job.executor.read
+                del lane.executor.read
 
         return sort
 
-    with _patched(reconcile._Tally, "sort", made):
+    with patched(tally.Tally, "sort", made):
         yield
 
 
@@ -120,7 +132,7 @@ def error_file_unread() -> Iterator[None]:
 
         return lines_of
 
-    with _patched(reconcile, "_lines", made):
+    with patched(collect, "_lines", made):
         yield
 
 
@@ -129,16 +141,16 @@ def budget_checked_after() -> Iterator[None]:
     """The budget is compared after the intent is written, and what is over it is sent all the same."""
 
     def made(right: Any) -> Any:
-        def intend(self: Ledger, intent: Any, now: Any) -> None:
-            with self.reading("budget") as tx:
+        def intend(ledger: Ledger, intent: Any, now: Any) -> None:
+            with ledger.reading("budget") as tx:
                 spent = tx.rows("committed_usd", job=intent.job)[0][0]
             if intent.budget_usd is not None and spent > intent.budget_usd:
                 raise BudgetTooSmall.of(intent.budget_usd, spent, intent.reserved_usd)
-            right(self, replace(intent, budget_usd=None), now)
+            right(ledger, replace(intent, budget_usd=None), now)
 
         return intend
 
-    with _patched(Ledger, "intend", made):
+    with patched(shard_book, "intend", made):
         yield
 
 
@@ -147,18 +159,18 @@ def duplicate_counted_twice() -> Iterator[None]:
     """A second delivery of a result is a second result."""
 
     def sort_made(right: Any) -> Any:
-        def sort(self: Any, shard: str, lines: list[bytes], job: Any) -> Any:
-            results, strays = right(self, shard, lines, job)
+        def sort(self: Any, shard: str, lines: list[bytes], lane: Any) -> Any:
+            results, strays = right(self, shard, lines, lane)
             again = [line for i, line in enumerate(lines) if line in lines[:i]]
             if not again:
                 return results, strays
-            twice, _ = right(type(self)(self._sent.with_columns(recorded=False), last=True), shard, again, job)
+            twice, _ = right(type(self)(self._sent.with_columns(recorded=False), last=True), shard, again, lane)
             self.counts["n_results"] += twice.height
             return pl.concat([results, twice]), strays
 
         return sort
 
-    with _patched(reconcile._Tally, "sort", sort_made):
+    with patched(tally.Tally, "sort", sort_made):
         yield
 
 
@@ -177,7 +189,34 @@ def lease_ignored() -> Iterator[None]:
 
         return run
 
-    with _patched(reconcile, "_standing", standing_made), _patched(Transaction, "run", run_made):
+    with patched(reconcile, "_standing", standing_made), patched(Transaction, "run", run_made):
+        yield
+
+
+@contextlib.contextmanager
+def adopted_by_count() -> Iterator[None]:
+    """A listed batch of as many requests is taken for ours, whatever its ids say."""
+
+    def made(right: Any) -> Any:
+        def find(executor: Any, shard: Any, listed: Any, margin: Any) -> Any:
+            alike = (one for one in listed if one.shard_id is None and one.n_requests == shard["n_requests"])
+            found = next(alike, None)
+            return (found, False) if found is not None else right(executor, shard, listed, margin)
+
+        return find
+
+    with patched(reconcile, "find", made):
+        yield
+
+
+@contextlib.contextmanager
+def other_account_ignored() -> Iterator[None]:
+    """What the list of another account lacks is taken for never made."""
+
+    def made(right: Any) -> Any:
+        return lambda job, shard: None
+
+    with patched(reconcile, "refuse_other_account", made), patched(collect, "refuse_other_account", made):
         yield
 
 
@@ -189,5 +228,7 @@ PLANTS: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
     "budget checked after": budget_checked_after,
     "duplicate counted twice": duplicate_counted_twice,
     "lease ignored": lease_ignored,
+    "adopted by count": adopted_by_count,
+    "other account ignored": other_account_ignored,
 }
 """Every planted fault by its name."""

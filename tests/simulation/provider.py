@@ -32,6 +32,12 @@ def answer(content: str) -> str:
     return json.dumps({"echo": digest[:12], "n": len(content)})
 
 
+def wrong_answer(content: str) -> str:
+    """Answer a request wrongly: valid, plausible, and not what is known of it."""
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return json.dumps({"echo": digest[12:24], "n": len(content)})
+
+
 @dataclass(kw_only=True)
 class Request:
     """One request as it arrived."""
@@ -40,6 +46,8 @@ class Request:
     custom_id: str
     content: str
     variant: str | None
+    body: str
+    """All that it says to the model: what all requests of its shard share, and its own message and settings."""
 
 
 @dataclass(kw_only=True)
@@ -55,6 +63,10 @@ class Row:
     finish_at: datetime
     flaw: str | None
     """How its line is spoiled: missing, torn, torn_once, unreadable, unreadable_once."""
+    content: str = ""
+    body: str = ""
+    said: str = ""
+    """What the answer says where nothing goes wrong with it."""
 
     @property
     def valid(self) -> bool:
@@ -83,9 +95,16 @@ class Batch:
     rejected: str | None = None
     rejected_wait: bool = False
     canceled_at: datetime | None = None
+    asked_to_cancel: bool = False
+    maker: str = ""
+    """The process that made it."""
     forgotten: bool = False
     deleted: bool = False
     polled: int = 0
+    called_at: datetime | None = None
+    """When the call that made it was taken; it may have arrived later."""
+    account: str = "account-1"
+    """Whose list shows it, and whose key reads it."""
     downloads: list[Download] = field(default_factory=list)
 
     @property
@@ -139,20 +158,49 @@ class Manner:
     skew_s: float
 
 
+@dataclass(kw_only=True)
+class Astray:
+    """What a provider answers wrongly, with answers that are valid: some contents always, and all of them later on."""
+
+    contents: frozenset[str]
+    always: frozenset[str]
+    after: int | None
+    """How many requests with these contents come before all of them are answered wrongly; None for never."""
+    n_asked: int = 0
+
+    def errs(self, content: str) -> bool:
+        """Count a request, and say whether it is answered wrongly."""
+        if content not in self.contents:
+            return False
+        self.n_asked += 1
+        return content in self.always or (self.after is not None and self.n_asked > self.after)
+
+
 class Provider:
     """The provider's side of one seed."""
 
-    def __init__(self, world: World, manner: Manner) -> None:
-        self.world, self.manner = world, manner
+    def __init__(self, world: World, manner: Manner, *, bare: bool) -> None:
+        self.world, self.manner, self.bare = world, manner, bare
         self.batches: dict[str, Batch] = {}
+        self.foreign: dict[str, Batch] = {}
+        """Batches that somebody else's program made with the same key; nobody but it may touch them."""
         self.served: list[Served] = []
+        self.astray: Astray | None = None
 
     # --- batches -----------------------------------------------------------------------------------------------
 
-    def take(self, shard: str | None, requests: Iterable[Request], *, delay_s: float = 0.0) -> Batch:
+    def take(
+        self,
+        shard: str,
+        requests: Iterable[Request],
+        maker: str,
+        *,
+        delay_s: float = 0.0,
+        account: str = "account-1",
+    ) -> Batch:
         """Take a batch that arrives now or a little later; all that becomes of it is decided here."""
         world, manner = self.world, self.manner
-        batch_id = f"batch_{len(self.batches) + 1}"
+        batch_id = f"batch_{world.seed}_{len(self.batches) + 1}"  # one database holds the ledgers of several seeds
         arrived_at = world.now + timedelta(seconds=delay_s)
         rng = random.Random(f"{world.seed}/{batch_id}")
         duration = rng.choice(manner.durations_s) * rng.uniform(0.5, 1.5)
@@ -160,6 +208,9 @@ class Provider:
         for request in sorted(requests, key=lambda one: one.key):
             finish_at = arrived_at + timedelta(seconds=duration * rng.uniform(0.05, 1.0))
             rows[request.key] = self._row(request, rng, finish_at)
+        if self.bare and all(row.flaw for row in rows.values()):
+            # Such a batch is told by the ids of its results alone; one that shows none would be waited for for ever.
+            next(iter(rows.values())).flaw = None
         batch = Batch(
             id=batch_id,
             shard=shard,
@@ -168,6 +219,9 @@ class Provider:
             listed_at=arrived_at + timedelta(seconds=rng.uniform(0, manner.lag_s)),
             ends_at=arrived_at + timedelta(seconds=duration),
             expires_at=arrived_at + timedelta(seconds=manner.window_s),
+            maker=maker,
+            called_at=world.now,
+            account=account,
         )
         self.batches[batch_id] = batch
         world.say(
@@ -176,6 +230,29 @@ class Provider:
             + (f", arriving in {delay_s:.0f}s" if delay_s else ""),
         )
         return batch
+
+    def take_foreign(self, n_requests: int, account: str) -> None:
+        """Take somebody else's batch, which looks like one of ours as far as a list without our ids can tell."""
+        world, manner = self.world, self.manner
+        batch_id = f"batch_{world.seed}_foreign_{len(self.foreign) + 1}"
+        rng = random.Random(f"{world.seed}/{batch_id}")
+        ends_at = world.now + timedelta(seconds=rng.choice(manner.durations_s) * rng.uniform(0.5, 1.5))
+        rows = {}
+        for number in range(n_requests):
+            name = f"row-{number}"
+            line = json.dumps(_line(name, "ok", answer(name), None, rng)).encode()
+            rows[name] = Row(key=name, custom_id=name, code="ok", line=line, usd_nano=0, finish_at=world.now, flaw=None)
+        self.foreign[batch_id] = Batch(
+            id=batch_id,
+            shard=None,
+            rows=rows,
+            arrived_at=world.now,
+            listed_at=world.now,
+            ends_at=ends_at,
+            expires_at=ends_at,
+            account=account,
+        )
+        world.say("provider", f"takes {batch_id}, {n_requests} requests, of somebody else")
 
     def serve(self, shard: str, request: Request, process: str, *, lost: bool = False) -> Row:
         """Answer one synchronous request."""
@@ -197,7 +274,9 @@ class Provider:
             used = (rng.randint(1, most_in), rng.randint(1, most_out))
         nano = (used[0] * manner.input_nano + used[1] * manner.output_nano + 999) // 1000
         usage = None if rng.random() < manner.usage_missing else used
-        line = json.dumps(_line(request.custom_id, code, request.content, usage, rng)).encode()
+        astray = self.astray is not None and self.astray.errs(request.content)
+        said = wrong_answer(request.content) if astray else answer(request.content)
+        line = json.dumps(_line(request.custom_id, code, said, usage, rng)).encode()
         return Row(
             key=request.key,
             custom_id=request.custom_id,
@@ -206,6 +285,9 @@ class Provider:
             usd_nano=nano if code in CHARGED else 0,
             finish_at=finish_at,
             flaw=_draw(manner.flaws, rng, None) if not lost else None,
+            content=request.content,
+            body=request.body,
+            said=said,
         )
 
     def line_of(self, batch: Batch, row: Row) -> bytes:
@@ -234,7 +316,7 @@ _ERRORS = {
 }
 
 
-def _line(custom_id: str, code: str, content: str, usage: tuple[int, int] | None, rng: random.Random) -> dict[str, Any]:
+def _line(custom_id: str, code: str, said: str, usage: tuple[int, int] | None, rng: random.Random) -> dict[str, Any]:
     if code in _ERRORS:
         status, word = _ERRORS.get(
             code, (500, "server_error") if code == "server_error" else (429, "insufficient_quota")
@@ -244,11 +326,11 @@ def _line(custom_id: str, code: str, content: str, usage: tuple[int, int] | None
     if code in ("answer_lost", "not_sent"):
         word = ANSWER_LOST if code == "answer_lost" else NOT_SENT
         return {"custom_id": custom_id, "response": None, "error": {"code": word}}
-    text: str | None = answer(content)
+    text: str | None = said
     if code == "invalid":
         text = rng.choice(("", "no json", '{"echo": 3}', '{"echo": "x"', "{}"))
     if code == "truncated":
-        text = str(text)[: rng.randint(0, 10)]
+        text = said[: rng.randint(0, 10)]
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if code == "refused":
         message = {"role": "assistant", "content": None, "refusal": "no"}

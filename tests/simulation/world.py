@@ -133,13 +133,17 @@ class World:
         if self.chance("crash"):
             self._crash(process, where)
         if self.chance("pause"):
-            seconds = self.rng.choice(self.pauses_s) * self.rng.uniform(0.9, 1.2)
-            self.say(process.name, f"STOPPED for {seconds:.0f}s {where}")
-            self._wait_until(process, self.now + timedelta(seconds=seconds))
+            self.stop(self.rng.choice(self.pauses_s), where)
         elif len(self._processes) > 1 and self.rng.random() < self.mischief.chances.get("switch", 0.0):
             self._wait_until(process, self.now + timedelta(seconds=self.rng.choice((0.0, 0.0, 0.1, 2.0))))
         if process.dead:
             raise Crash
+
+    def stop(self, about_s: float, where: str) -> None:
+        """Stop the process that runs for a while, as SIGSTOP does."""
+        process, seconds = self._holder(), about_s * self.rng.uniform(0.9, 1.2)
+        self.say(process.name, f"STOPPED for {seconds:.0f}s {where}")
+        self._wait_until(process, self.now + timedelta(seconds=seconds))
 
     def _crash(self, process: Process, where: str) -> None:
         process.known_gone = self.rng.random() < 0.5
