@@ -30,7 +30,7 @@ PATIENCE_S = 300.0
 """How long anything is waited for: far longer than it takes, since the machine may be busy."""
 
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["journey.worker"])
+_forks.set_forkserver_preload(["journey.warm"])
 _turn = threading.Event()
 
 
@@ -86,6 +86,10 @@ class Child:
             raise TimeoutError(f"a process did not end in {PATIENCE_S:.0f} s; its log:\n{self._read('log')[-4000:]}")
         return self._ended()
 
+    def assert_alive(self) -> None:
+        """Fail with the process's log when it has ended."""
+        self._state()
+
     def kill_after(self, seconds: float) -> Ended:
         """Kill the process after so long, if it still runs, and return what it left."""
         self._process.join(seconds)
@@ -112,6 +116,10 @@ class Child:
     def passed(self, boundary: str) -> bool:
         """Say whether the process has come by a boundary."""
         return boundary in self._read("boundaries").splitlines()
+
+    def count(self, boundary: str) -> int:
+        """Return how often the process has come by a boundary."""
+        return self._read("boundaries").splitlines().count(boundary)
 
     def _state(self) -> str:
         assert self._process.exitcode is None, f"the process has ended:\n{self._read('log')[-4000:]}"
@@ -190,6 +198,16 @@ class Desk:
             answer = told[row["llm_id"]]
             shown = answer if isinstance(answer, dict) else {"answer": answer}
             assert {name: row[name] for name in shown} == shown
+
+
+MAYBE = frozenset({"before commit: renew lease", "after commit: renew lease"})
+"""Boundaries that a run comes to only where it is slow."""
+
+
+def may_be_missed(stop: Stop) -> bool:
+    """Say whether another run of the same work may end without coming to a boundary: it polls as often as its batches
+    take, and keeps its leases as often as its work takes."""
+    return stop.nth > 1 or stop.at in MAYBE
 
 
 def kill_points(boundaries: tuple[str, ...]) -> list[Stop]:

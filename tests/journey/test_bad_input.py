@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,22 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception], type[Exception], tuple[s
     "unknown model": ({"model": "scripted:ecco"}, errors.UnknownModel, LookupError, ("'ecco'", "'echo'")),
     "unknown argument": ({"promt": "x"}, errors.BadArgument, ValueError, ("'promt'",)),
     "argument nearly right": ({"budgt": 1}, errors.BadArgument, ValueError, ("'budgt'", "budget")),
-    "budget as a float": ({"budget": 0.1}, errors.BadArgument, ValueError, ("budget", "Decimal")),
-    "budget below zero": ({"budget": -1}, errors.BadArgument, ValueError, ("budget",)),
+    "budget as a float": ({"budget": 0.1}, errors.BadArgument, ValueError, ("budget", "Decimal", "not float")),
+    "budget below zero": ({"budget": -1}, errors.BadArgument, ValueError, ("budget", "-1")),
+    "budget beyond all bounds": ({"budget": "1e20"}, errors.BadArgument, ValueError, ("budget", "1,000,000,000")),
+    "deadline beyond all time": ({"deadline": "99999999999d"}, errors.BadArgument, ValueError, ("deadline",)),
+    "deadline too far": ({"deadline": timedelta.max}, errors.BadArgument, ValueError, ("deadline", "3,650 days")),
+    "check of another kind": ({"check": 5}, errors.BadArgument, ValueError, ("check", "function")),
+    "prices of another kind": ({"prices": 5}, errors.BadArgument, ValueError, ("prices", "input_mtok")),
+    "retry of another kind": ({"retry": 5}, errors.BadArgument, ValueError, ("retry must be", "'invalid'")),
+    "examples of another kind": ({"examples": 5}, errors.BadExample, ValueError, ("no pair",)),
+    "example of another dtype": (
+        {"examples": [({"body": 5}, "a")]},
+        errors.BadExample,
+        ValueError,
+        ("'body'", "String"),
+    ),
+    "budget in words": ({"budget": "ten"}, errors.BadArgument, ValueError, ("budget", "'ten'")),
     "budget without a price": ({"budget": 1}, errors.PriceUnknown, LookupError, ("scripted:echo", "prices=")),
     "price misspelt": ({"prices": {"input": 1}}, errors.BadPrices, ValueError, ("input_mtok",)),
     "parameter without a form": ({"params": {"stop": {1}}}, errors.BadParams, ValueError, ("stop",)),
@@ -70,6 +85,13 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception], type[Exception], tuple[s
         ValueError,
         ("'y'",),
     ),
+    "example that is no pair": (
+        {"examples": ["a"]},
+        errors.BadExample,
+        ValueError,
+        ("pair", '({"column": ...}, answer)'),
+    ),
+    "example without columns": ({"examples": [("b", "no")]}, errors.BadExample, ValueError, ("pair",)),
     "hosted model for local data": (
         {"model": "openai:gpt-5-nano", "data": "local"},
         errors.HostedRefused,
@@ -95,7 +117,7 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception], type[Exception], tuple[s
         {"model": "gpt-4"},
         errors.UnknownProvider,
         LookupError,
-        ("known are", "scripted. ", "write provider:model, for instance openai:gpt-4"),
+        ("known are", "vllm. ", "write provider:model, for instance openai:gpt-4"),
     ),
     "struct that takes a column": ({"into": "body"}, errors.OutputClash, ValueError, ("'body'", "another into=")),
     "a lazy frame": ({"frame": FRAME.lazy()}, errors.NotAFrame, TypeError, ("LazyFrame", ".collect() makes one")),
@@ -150,6 +172,13 @@ def test_a_preview_of_no_whole_number_of_rows_is_refused(tmp_path: Path, n: Any)
     assert not (tmp_path / "ledger").exists()
 
 
+@pytest.mark.parametrize("verb", ["map", "submit", "preview", "peek", "plan", "answers", "sample"])
+def test_every_verb_of_a_lazy_frame_says_that_the_rows_must_be_there(verb: str) -> None:
+    with pytest.raises(errors.NotAFrame, match=r"LazyFrame; \.collect\(\) makes one"):
+        getattr(FRAME.lazy().llm, verb)("Say: {body}")
+    assert not hasattr(FRAME.lazy().llm, "mapp")
+
+
 def test_what_retry_takes_is_listed_once(tmp_path: Path) -> None:
     with pytest.raises(errors.BadArgument) as raised:
         call(tmp_path, retry="nope")
@@ -188,6 +217,20 @@ def test_missing_credentials_are_told_with_the_variable(
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(errors.MissingCredentials, match=variable):
         call(tmp_path, model=f"{provider}:some-model")
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_plan_and_peek_need_no_credentials_and_say_what_sending_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    given = {"model": "openai:gpt-5-nano", "ledger": tmp_path / "ledger"}
+
+    planned = lotwise.plan(FRAME, "Say: {body}", **given)
+    assert any("OPENAI_API_KEY" in warning for warning in planned.warnings)
+    assert planned.cost_high_usd is not None
+    assert lotwise.peek(FRAME, "Say: {body}", **given)["llm_state"].unique().to_list() == ["absent"]
     assert not (tmp_path / "ledger").exists()
 
 

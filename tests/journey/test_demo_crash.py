@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from journey.harness import PATIENCE_S
+from lotwise.ledger import shards as shard_book
 from lotwise.ledger.store import Ledger
 from lotwise.ledger.verify import verify
 
@@ -70,7 +71,7 @@ def judge(folder: Path, rows: pl.DataFrame) -> None:
     for key, state, category in rows.select("llm_id", "llm_state", pl.col("category").cast(pl.String)).iter_rows():
         assert category == (told.get(key) if key else None)
         assert (category is not None) == (state == "succeeded")
-    assert not ledger.all_open_shards()
+    assert not shard_book.all_open(ledger)
 
 
 @pytest.fixture(scope="module")

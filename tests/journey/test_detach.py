@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import polars as pl
@@ -14,7 +15,7 @@ from polars.testing import assert_frame_equal
 
 import lotwise
 from emulator import Emulator
-from journey.clouds import PROVIDERS, Cloud
+from journey.clouds import MODELS, PROVIDERS, Cloud
 from journey.harness import PATIENCE_S, until
 
 TEXTS = [f"row {i}" for i in range(8)]
@@ -35,6 +36,7 @@ def test_ctrl_c_detaches_and_the_command_that_is_told_finishes(
     assert detached.error == "KeyboardInterrupt"
     told = re.search(r"lotwise resume (\w+) --ledger (\S+)", detached.log)
     assert told is not None, detached.log
+    assert "open batches go on at the provider" in detached.log
     assert re.search(rf"lotwise cancel {told[1]} ", detached.log)
     assert Path(told[2]) == here.ledger_path
 
@@ -86,3 +88,32 @@ def test_two_processes_with_the_same_map_are_one_charge(tmp_path: Path, emulator
     assert_frame_equal(*frames)
     here.assert_each_charged_once(len(TEXTS))
     here.assert_clean()
+
+
+@providers
+def test_a_run_is_taken_up_where_its_options_sent_it(
+    tmp_path: Path, emulator: Emulator, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at the address of the environment, which would be handed the key and knows nothing of the batch."""
+    emulator.set_faults(batch_s=10_000.0)
+    key = f"sk-elsewhere-{provider}"
+    monkeypatch.setenv(f"{provider.upper()}_API_KEY", key)
+    url = emulator.openai_url if provider == "openai" else emulator.anthropic_url
+    given = {"base_url": url, **({"endpoint": "responses"} if provider == "openai" else {})}
+    with Emulator(tmp_path / "other", speed=0) as other:
+        elsewhere = other.openai_url if provider == "openai" else other.anthropic_url
+        monkeypatch.setenv(f"{provider.upper()}_BASE_URL", elsewhere)
+        run = lotwise.submit(
+            FRAME,
+            "{text}",
+            model=MODELS[provider],
+            ledger=tmp_path / "ledger",
+            progress=False,
+            options=lotwise.Options(executor_options=given),
+        )
+        emulator.set_faults(batch_s=0.1)
+        emulator.advance(20_000)
+        lotwise.open_ledger(tmp_path / "ledger").resume(run.id, progress=False, poll_s=0.05).wait()
+        assert other.calls() == {}
+    assert run.status().state == "done"
+    assert sorted(Counter(charge.key for charge in emulator.bill(key)).values()) == [1] * len(TEXTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ import pytest
 import lotwise
 from emulator import BatchFault, Emulator, HttpFault, RowFault
 from journey.clouds import DOWNLOAD, PROVIDERS, RETRIEVE, Cloud
-from journey.harness import Desk
+from journey.harness import Desk, until
+from journey.worker import Stop
+from lotwise import reconcile
+from lotwise.errors import ClaimLost
+from lotwise.ledger import shards as shard_book
 from lotwise.testing import ScriptedExecutor
 
 TEXTS = [f"row {i}" for i in range(8)]
@@ -139,6 +144,51 @@ def test_a_state_that_nobody_knows_is_no_end(tmp_path: Path, emulator: Emulator,
     run(Cloud(tmp_path / "desk", FRAME, emulator, provider))
 
 
+@providers
+def test_a_create_that_is_replayed_makes_no_second_batch(
+    tmp_path: Path, emulator: Emulator, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Cloud(tmp_path / "desk", FRAME, emulator, provider)
+    for name, value in here.env(here.api_key).items():
+        monkeypatch.setenv(name, value)
+    stopped = here.start(Stop(at="after commit: intended to creating", how="STOP"))
+    stopped.wait_stopped()
+    shard = here.sql("SELECT id FROM shard")["id"].item()
+    (seen,) = (row for row in shard_book.all_open(here.ledger) if row["id"] == shard)
+    stopped.go_on()
+    assert stopped.wait().rows["answer"].to_list() == TEXTS
+    # What replays its work does once more what it did before, from what it saw then.
+    run = lotwise.open_ledger(here.ledger_path).resume(seen["run"], progress=False)
+    for state in ("intended", "creating"):
+        with pytest.raises(ClaimLost):
+            reconcile.submit(run._job, {**seen, "state": state})
+    assert len(here.batches()) == 1
+    here.assert_each_charged_once(len(TEXTS))
+    here.assert_clean()
+
+
+FINALIZING = {"openai": "finalizing", "anthropic": "in progress"}
+
+
+@providers
+def test_counts_at_their_full_number_are_no_rows_and_the_phase_and_time_are_shown(
+    tmp_path: Path, emulator: Emulator, provider: str
+) -> None:
+    emulator.set_faults(batches=(BatchFault(kind="slow_finalize", value=3_600.0),))
+    here = Cloud(tmp_path / "desk", FRAME, emulator, provider, arguments={"progress": True})
+    work = here.start()
+    until(lambda: work.passed("after commit: creating to submitted"), "the batch to be made")
+    emulator.advance(600)  # every row is done, and the batch is not
+    polls = work.count("after poll")
+    until(lambda: work.count("after poll") > polls + 1, "the batch to be polled")
+    work.interrupt()
+    told = work.wait().log
+    assert re.search(rf"0 of 8 rows: 8 submitted; 1 shard {FINALIZING[provider]}, \d+:\d\d", told), told
+    assert here.sql("SELECT * FROM result").is_empty()
+    emulator.advance(4_000)
+    run(here)
+
+
 def test_a_rejected_shard_leaves_the_others_going(tmp_path: Path) -> None:
     fail = BatchFault(kind="fail", value="invalid_file_format", batches=(2,))
     with Emulator(tmp_path / "provider", batches=(fail,), batch_s=0.5) as emulator:
@@ -148,7 +198,8 @@ def test_a_rejected_shard_leaves_the_others_going(tmp_path: Path) -> None:
         assert "invalid_file_format" in stopped.message
         assert stopped.frame is not None
         assert Counter(stopped.frame["llm_state"].to_list()) == {"succeeded": 6, "pending": 2}
-        assert here.shards() == {"collected": 3, "rejected": 1}
+        # A machine that stands still for a second gives a shard up before it is created, and its rows go in another.
+        assert {state: n for state, n in here.shards().items() if state != "lost"} == {"collected": 3, "rejected": 1}
         emulator.set_faults(batches=())
         run(here, n_batches=5)
 
@@ -210,11 +261,13 @@ SAID: dict[str, tuple[str, str | None]] = {
     "fenced": ("succeeded", None),
     "prose": ("succeeded", None),
     "refused": ("refused", "refused"),
+    "content_filter": ("refused", "refused"),
     "truncated": ("invalid", "truncated"),
     "invalid_json": ("invalid", "invalid_json"),
     "schema_mismatch": ("invalid", "schema_mismatch"),
     "empty": ("invalid", "empty"),
     "bad_request": ("dead_lettered", "bad_request"),
+    "not_found": ("dead_lettered", "bad_request"),
 }
 
 
@@ -232,6 +285,16 @@ def test_each_fault_of_an_answer_is_told_apart(tmp_path: Path, emulator: Emulato
     lenient = here.sql("SELECT key FROM validation WHERE lenient")["key"]
     assert set(lenient) == set(rows.filter(pl.col("text").is_in(["<fenced>", "<prose>"]))["llm_id"])
     here.assert_clean()
+
+
+@providers
+def test_an_answer_that_came_too_often_is_that_rows_alone_and_asked_again(
+    tmp_path: Path, emulator: Emulator, provider: str
+) -> None:
+    emulator.set_faults(rows=(RowFault(kind="rate_limited", marker="row 3", times=1),))
+    here = Cloud(tmp_path / "desk", FRAME, emulator, provider, options={"lease_s": 6_000.0}, speed=60.0)
+    rows = run(here, n_batches=2)
+    assert rows["llm_attempts"].to_list() == [2 if text == "row 3" else 1 for text in TEXTS]
 
 
 @providers

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
 import polars as pl
@@ -11,7 +13,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from emulator import BatchFault, Emulator, HttpFault
-from journey.clouds import CREATE, LIST, PROVIDERS, Cloud
+from journey.clouds import CREATE, LIST, PRICES, PROVIDERS, Cloud
 from journey.harness import until
 from journey.worker import Stop
 
@@ -103,10 +105,62 @@ def test_an_owner_stopped_before_its_create_cancels_what_it_makes_too_late(tmp_p
         owner.wait_stopped()
         other = here.call().rows
         owner.go_on()
-        assert_frame_equal(owner.wait().rows, other)
+        # The ledger counts that each was sent once more; nothing else is another.
+        assert_frame_equal(owner.wait().rows.drop("llm_attempts"), other.drop("llm_attempts"))
         assert_done(here, other, n_batches=2)
         assert notes(here)["absent_from_list"] == 1
+        assert here.shards() == {"collected": 2}
         until(lambda: here.batches()[1]["stage"] not in ("in_progress", "canceling", "cancelling"), "the cancel")
+
+
+LATE_STEPS = (
+    "before commit: reopen shard",
+    "after commit: reopen shard",
+    "before cancel",
+    "after cancel",
+    "before commit: submitted to canceling",
+    "after commit: submitted to canceling",
+    "during fetch",
+    "before commit: record",
+    "after commit: record",
+    "before commit: finish",
+)
+"""The way of a late batch from the time that it is known. Each process is killed at its first arrival there."""
+
+
+@providers
+def test_a_late_batch_is_collected_and_charged_whatever_is_killed_on_the_way(tmp_path: Path, provider: str) -> None:
+    # The second batch is the late one; it comes to a halt when half of it is answered, and takes an hour to cancel.
+    halted = BatchFault(kind="stall", value=0.5, batches=(1,))
+    slow = BatchFault(kind="slow_cancel", value=3_600.0, batches=(1,))
+    with Emulator(tmp_path / "provider", batches=(halted, slow)) as emulator:
+        here = Cloud(tmp_path / "desk", FRAME, emulator, provider, arguments={"prices": PRICES, "budget": "1"})
+        noted = Stop(at="after commit: note orphan")
+        owner = here.start(Stop(at="before create", how="STOP", then=noted))
+        owner.wait_stopped()
+        other = here.call().rows
+        owner.go_on()
+        assert owner.wait().signal == signal.SIGKILL
+        until(
+            lambda: sum(row["billed"] for row in here.batches()[1]["rows"].values()) == 4, "half of it to be answered"
+        )
+        for step in LATE_STEPS:
+            ended = here.call(Stop(at=step))
+            assert ended.signal == signal.SIGKILL, (step, ended.error, ended.message, ended.boundaries)
+            if step == "after commit: submitted to canceling":
+                emulator.advance(3_600.0)
+
+        rows = here.call().rows
+
+        assert_frame_equal(rows.drop("llm_attempts"), other.drop("llm_attempts"))
+        assert here.shards() == {"collected": 2}
+        assert len(here.bill()) == len(TEXTS) + 4
+        charged = here.sql("SELECT sum(cost_usd)::VARCHAR AS usd FROM result")["usd"].item()
+        settled = here.sql("SELECT sum(settled_usd)::VARCHAR AS usd FROM reservation")["usd"].item()
+        assert Decimal(charged) == Decimal(settled) == here.bill_usd()
+        why = here.sql("SELECT why, count(*) AS n FROM attempt GROUP BY why ORDER BY why").rows()
+        assert why == [("first", 8), ("given_up", 8)]
+        here.assert_clean()
 
 
 @providers
@@ -132,6 +186,20 @@ def test_a_shard_is_not_taken_for_unsent_under_another_key(tmp_path: Path, emula
     assert "sk-another-account" not in stranger.message
     assert here.api_key not in stranger.message
     assert here.shards() == {"uncertain": 1}
+    assert emulator.bill("sk-another-account") == []
+    assert_done(here, here.call().rows, n_batches=1)
+
+
+@providers
+def test_a_batch_of_another_account_is_told_as_that_and_kept(tmp_path: Path, emulator: Emulator, provider: str) -> None:
+    here = Cloud(tmp_path / "desk", FRAME, emulator, provider)
+    here.call(Stop(at="after commit: creating to submitted"))
+    account = here.sql("SELECT account FROM shard")["account"].item()
+    stranger = here.call(env=here.env("sk-another-account"))
+    assert stranger.error == "AccountMismatch"
+    assert account in stranger.message
+    assert here.shards() == {"submitted": 1}
+    assert here.sql("SELECT DISTINCT state FROM request")["state"].to_list() == ["submitted"]
     assert emulator.bill("sk-another-account") == []
     assert_done(here, here.call().rows, n_batches=1)
 

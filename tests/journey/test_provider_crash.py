@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 
 from emulator import Emulator, HttpFault
 from journey.clouds import CREATE, DOWNLOAD, PROVIDERS, Cloud
-from journey.harness import kill_points, reviews, until
+from journey.harness import kill_points, may_be_missed, reviews, until
 from journey.worker import Stop
 
 TEXTS = [f"row {i} of \u2028 some" for i in range(9)]
@@ -105,24 +105,25 @@ def test_a_kill_at_any_boundary_costs_nothing(tmp_path: Path, emulator: Emulator
     for n, stop in enumerate(stops):
         here = cloud(tmp_path / f"killed-{n}", emulator, provider)
         ended = here.call(stop)
-        assert ended.signal == signal.SIGKILL or stop.nth > 1, stop
+        assert ended.signal == signal.SIGKILL or may_be_missed(stop), stop
         finish_and_judge(here)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize(("n", "kills"), [(1, 5), pytest.param(100, 2, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("n", "kills"), [(2, 5), pytest.param(100, 2, marks=pytest.mark.soak)])
 def test_kills_at_random_moments_cost_nothing(
     tmp_path: Path, emulator: Emulator, provider: str, n: int, kills: int
 ) -> None:
     chance = random.Random(n)
     emulator.set_faults(batch_s=0.5)
+    finish_and_judge(cloud(tmp_path / "first", emulator, provider))  # the emulator's own first time is not the usual
     began = time.monotonic()
-    finish_and_judge(cloud(tmp_path / "timed", emulator, provider))
+    cloud(tmp_path / "timed", emulator, provider).call()
     usual = time.monotonic() - began
     for i in range(n):
         here = cloud(tmp_path / f"killed-{i}", emulator, provider)
         for _ in range(kills):
-            here.start().kill_after(chance.uniform(0.05, 0.6) * usual)
+            here.start().kill_after(chance.uniform(0.05, 0.95) * usual)
         finish_and_judge(here)
 
 

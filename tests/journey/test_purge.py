@@ -18,6 +18,7 @@ from lotwise.errors import ExportExists, LedgerUnwritable, PurgeRefused
 from lotwise.key import spec_from_json
 from lotwise.ledger import migrate, parts
 from lotwise.ledger import purge as purging
+from lotwise.ledger import runs as run_book
 from lotwise.ledger.export import export
 from lotwise.ledger.files import wal_of
 from lotwise.ledger.purge import purge
@@ -118,7 +119,7 @@ def test_purged_requests_are_not_bought_again(bench: Bench) -> None:
     again = bench.run(TEXTS)
 
     assert bench.executor.bill().height == 6
-    assert bench.ledger.counts(again.run_id, again.validator_digest) == {"succeeded": (6, 6)}
+    assert run_book.counts(bench.ledger, again.run_id, again.validator_digest) == {"succeeded": (6, 6)}
     assert parts.ours(bench.ledger.parts_folder) == []
 
 
@@ -167,7 +168,7 @@ def test_purge_is_refused_while_requests_need_their_text(bench: Bench, folder: P
     purge(bench.ledger, force=True, now=bench.clock.now())
     assert _places(folder) == set()
     engine.drive(job)
-    assert bench.ledger.counts(job.run_id, job.validator_digest) == {"succeeded": (6, 6)}
+    assert run_book.counts(bench.ledger, job.run_id, job.validator_digest) == {"succeeded": (6, 6)}
 
 
 def test_request_whose_text_was_purged_is_sent_when_a_call_renders_it_again(bench: Bench) -> None:
@@ -225,7 +226,7 @@ def test_purge_killed_at_a_step_leaves_the_old_ledger_or_the_new_one(
     monkeypatch.undo()
 
     ledger = Ledger.open(folder)
-    assert ledger.counts(job.run_id, job.validator_digest) == {"succeeded": (6, 6)}
+    assert run_book.counts(ledger, job.run_id, job.validator_digest) == {"succeeded": (6, 6)}
     assert verify(ledger).clean
 
     purge(ledger, now=bench.clock.now())

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from journey.harness import Desk, kill_points
+from journey.harness import Desk, kill_points, may_be_missed
 from journey.worker import Stop
 from lotwise.testing import ScriptedExecutor
 
@@ -86,8 +86,7 @@ def test_a_kill_at_every_boundary_costs_nothing_and_changes_nothing(tmp_path: Pa
     for n, stop in enumerate(stops):
         here = desk(tmp_path / f"killed-{n}")
         ended = here.call(stop)
-        # How often it polls before a batch ends is not the same in each run, so the last of them may not be reached.
-        assert ended.signal == signal.SIGKILL or stop.nth > 1, stop
+        assert ended.signal == signal.SIGKILL or may_be_missed(stop), stop
         finish_and_judge(here, undisturbed)
 
 

@@ -112,3 +112,34 @@ def test_nothing_that_is_written_or_shown_holds_a_secret(
     assert_silent(str(here.sql("SELECT * EXCLUDE (raw, raw_blob) FROM stray").to_dicts()))
     for table in ("shard", "event", "run", "attempt"):
         assert_silent(str(here.sql(f"SELECT * FROM {table}").to_dicts()))
+
+
+@pytest.mark.parametrize("tier", ["batch", "interactive"])
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_debug_logs_of_every_library_hold_no_secret(
+    tmp_path: Path, running: Emulator, provider: str, tier: str
+) -> None:
+    """As with OPENAI_LOG=debug and ANTHROPIC_LOG=debug, which set these levels, and for every other logger."""
+    running.set_faults(**TROUBLES["bad rows and lost calls"][0].to_json())
+    here = Cloud(
+        tmp_path / "desk",
+        pl.DataFrame({"text": TEXTS}),
+        running,
+        provider,
+        schema=SCHEMA,
+        api_key=f"{KEY}-{provider}-{tmp_path.name}",
+        arguments={
+            "tier": tier,
+            "system": f"Judge the text. {ROW}",
+            "examples": [({"text": ROW}, {"label": "a", "said": ROW})],
+        },
+        options={"systemic_rate": None, "lease_s": 6_000.0},
+        speed=60.0,
+        log="DEBUG",
+    )
+    ended = here.call()
+    assert ended.error is None, ended.message
+    sdk = {"openai": "openai._base_client", "anthropic": "anthropic._base_client"}[provider]
+    for logger in (sdk, "httpcore2.http11"):
+        assert f" {logger} " in ended.log, "this logger said nothing, so nothing of it was tested"
+    assert_silent(ended.log)

@@ -131,6 +131,22 @@ PLANTS: dict[str, tuple[str, str]] = {
         "shard_quality",
         "UPDATE shard_quality SET n_bad = n_answered + 1",
     ),
+    "a late batch of no shard": (
+        "orphans",
+        "INSERT INTO orphan VALUES ('none', 'job', NULL, 'watched', now(), now(), NULL)",
+    ),
+    "a late batch that is not its shard's": (
+        "orphans",
+        f"INSERT INTO orphan SELECT id, job, 'b', 'reopened', now(), now(), NULL FROM shard WHERE id = {DONE}",
+    ),
+    "requests of a shard that was not given up": (
+        "given_up",
+        f"INSERT INTO given_up SELECT shard, key, purpose, variant FROM attempt WHERE shard = {DONE}",
+    ),
+    "a late batch that was canceled unseen": (
+        "orphans",
+        f"INSERT INTO orphan SELECT id, job, NULL, 'canceled', now(), now(), NULL FROM shard WHERE id = {DONE}",
+    ),
     "an attempt of no shard": ("attempt_shards", f"UPDATE attempt SET shard = 'none' WHERE key = {ANSWERED}"),
     "a shard with an attempt too few": ("shard_attempts", f"UPDATE shard SET n_requests = 9 WHERE id = {DONE}"),
     "attempts of a lost shard": (

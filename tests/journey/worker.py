@@ -41,6 +41,8 @@ class Stop:
     at: str
     nth: int = 1
     how: Literal["KILL", "STOP", "INT"] = "KILL"
+    then: Stop | None = None
+    """What comes next, once the process goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,8 @@ class Work:
     speed: float = 1.0
     """How fast this process's clock runs, counted from `epoch`, so that a pause of minutes is over in no time."""
     epoch: float = 0.0
+    log: str = "INFO"
+    """The least level that is logged of every library; lotwise itself logs all in any case."""
 
 
 class FastClock:
@@ -84,7 +88,7 @@ def main(work: Work) -> None:
     with (work.folder / "log").open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", force=True)
+    logging.basicConfig(level=work.log, format="%(asctime)s %(name)s %(message)s", force=True)
     logging.getLogger("lotwise").setLevel(logging.DEBUG)
     os.environ.update(work.env)
     install(work)
@@ -130,12 +134,15 @@ def install(work: Work) -> None:
     noted = os.open(work.folder / "boundaries", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     times: dict[str, int] = {}
 
+    stop = work.stop
+
     def reach(name: str) -> None:
+        nonlocal stop
         times[name] = times.get(name, 0) + 1
         os.write(noted, f"{name}\n".encode())
-        stop = work.stop
         if stop is not None and (name, times[name]) == (stop.at, stop.nth):
-            os.kill(os.getpid(), getattr(signal, f"SIG{stop.how}"))
+            how, stop = stop.how, stop.then
+            os.kill(os.getpid(), getattr(signal, f"SIG{how}"))
 
     if work.speed != 1.0:
         lotwise.run.SystemClock = lambda: FastClock(work.speed, work.epoch)  # type: ignore[assignment,misc]
@@ -170,7 +177,7 @@ def _around_executors(reach: Callable[[str], None]) -> None:
                 setattr(executor, method, _bounded_lists(getattr(executor, method), method, reach))
         return executor, name
 
-    lotwise.call.load = lotwise.run.load = load
+    lotwise.call.load = load
 
 
 def _bounded(plain: Callable[..., Any], name: str, reach: Callable[[str], None]) -> Callable[..., Any]:
