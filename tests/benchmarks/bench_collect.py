@@ -28,8 +28,11 @@ from msgspec import Struct
 from lotwise import engine, owner
 from lotwise.clock import SystemClock
 from lotwise.executors.openai_dialect import read_lines
-from lotwise.job import Job
+from lotwise.job import Job, Lane
 from lotwise.key import KEY_VERSION, spec_digest, spec_json
+from lotwise.ledger import requests as request_book
+from lotwise.ledger import runs as run_book
+from lotwise.ledger import shards as shard_book
 from lotwise.ledger.store import Ledger
 from lotwise.lifecycle import OPEN_SHARDS
 from lotwise.request import Limits, Listed, Observation, Phase, Shard, Spec
@@ -175,7 +178,8 @@ def ours(rows: int, folder: Path) -> tuple[float, float, Path]:
     enrolled = engine.enroll(ledger, digest, contents, clock.now())
     run = engine.new_run_id()
     job_id = engine.job_digest(digest, enrolled.manifest)
-    ledger.begin_run(
+    run_book.begin(
+        ledger,
         run={
             "id": run,
             "name": None,
@@ -198,7 +202,7 @@ def ours(rows: int, folder: Path) -> tuple[float, float, Path]:
     with owner.acting() as name:
         job = Job(
             ledger=ledger,
-            executor=Prebuilt(lines),
+            lane=Lane(executor=Prebuilt(lines), prices=None),
             spec=spec,
             spec_digest=digest,
             validator=validator,
@@ -212,13 +216,13 @@ def ours(rows: int, folder: Path) -> tuple[float, float, Path]:
             options=engine_options(),
         )
         engine.send(job)
-        assert not job.ledger.pending(run).height
+        assert not request_book.pending(job.ledger, run).height
         began, used = time.perf_counter(), cpu_s()
-        while any(shard["state"] in OPEN_SHARDS for shard in ledger.all_open_shards()):
-            for shard in ledger.open_shards(run, job_id):
+        while any(shard["state"] in OPEN_SHARDS for shard in shard_book.all_open(ledger)):
+            for shard in shard_book.open_of(ledger, run, job_id):
                 engine.advance(job, shard)
         wall, spent = time.perf_counter() - began, cpu_s() - used
-        assert ledger.counts(run, validator.digest) == {"succeeded": (rows, rows)}
+        assert run_book.counts(ledger, run, validator.digest) == {"succeeded": (rows, rows)}
     return wall, spent, lines
 
 

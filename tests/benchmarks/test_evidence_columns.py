@@ -19,6 +19,8 @@ import lotwise
 import lotwise.testing
 from lotwise import call as calls
 from lotwise import join, lots
+from lotwise.ledger import requests as request_book
+from lotwise.ledger import runs as run_book
 from lotwise.ledger.store import Ledger
 from lotwise.shown import shown
 
@@ -54,7 +56,7 @@ def test_evidence_of_a_million_rows_costs_a_tenth_of_collecting_them(
             if statement.strip():
                 named = {name: value for name, value in about.items() if f"${name}" in statement}
                 tx._connection.execute(statement, named)
-    keys = ledger.manifest(run.id)
+    keys = run_book.manifest(ledger, run.id)
     rows = pl.DataFrame({"text": keys, "group": (pl.int_range(keys.len(), eager=True) % GROUPS).cast(pl.String)})
     labels = lots.labels_of(rows, accept)
     grouped = lots.rows_of(keys, labels)
@@ -73,7 +75,7 @@ def test_evidence_of_a_million_rows_costs_a_tenth_of_collecting_them(
     shares, took = [], []
     for _ in range(REPEATS):
         began = time.perf_counter()
-        answers = ledger.answers(keys.drop_nulls().unique(), call.validator.digest)
+        answers = request_book.answers(ledger, keys.drop_nulls().unique(), call.validator.digest)
         between = time.perf_counter()
         known = shown(ledger, family, keys, labels, answers, NOW)
         evidence = time.perf_counter() - between

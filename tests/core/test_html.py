@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,7 +18,7 @@ import lotwise.testing  # makes the scripted provider known
 from lotwise import html
 from lotwise.estimate import Plan
 from lotwise.job import Snapshot
-from lotwise.run import Status
+from lotwise.status import Status
 
 ROWS = {"succeeded": 7, "invalid": 1, "refused": 1, "dead_lettered": 1, "pending": 3, "skipped": 2}
 STATUS = Status(
@@ -40,6 +40,7 @@ STATUS = Status(
     created_at=datetime(2026, 1, 1, tzinfo=UTC),
     ended_at=None,
 )
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SNAPSHOT = Snapshot(counts={}, rows=ROWS, phases={"in_progress": 1}, elapsed_s=3, note="")
 
 
@@ -101,9 +102,11 @@ EVIL = "<script>alert('x')</script>&\""
         lambda: html.status(replace(STATUS, shards={EVIL: 1})),
         lambda: html.status(replace(STATUS, rows={EVIL: 1})),
         lambda: html.progress(replace(SNAPSHOT, phases={EVIL: 1}), 1, []),
+        lambda: html.progress(replace(SNAPSHOT, waiting={EVIL: 1}, next_try_s=1), 1, []),
+        lambda: html.status(replace(STATUS, waiting={EVIL: 1}, next_try_at=NOON)),
         lambda: html.progress(SNAPSHOT, 1, [EVIL]),
     ],
-    ids=["name", "model", "ledger", "reason", "run", "shard state", "row state", "phase", "note"],
+    ids=["name", "model", "ledger", "reason", "run", "shard state", "row state", "phase", "waits", "waiting", "note"],
 )
 def test_words_from_outside_are_escaped(draw: Callable[[], str]) -> None:
     assert "<script" not in draw()
@@ -134,6 +137,15 @@ def test_no_row_content_is_shown_of_a_run_or_a_plan(tmp_path: Path) -> None:
     assert not any(planted in text for text in shown)
 
 
+def test_what_waits_to_be_asked_again_is_told_with_its_reason() -> None:
+    waiting = {"server_error": 20, "uncertain": 4}
+    told = str(replace(STATUS, waiting=waiting, next_try_at=NOON + timedelta(seconds=5)))
+    assert "  waiting  24 to be asked again (20 server_error, 4 uncertain), the next at 12:00:05 UTC\n" in told
+
+    card = html.progress(replace(SNAPSHOT, waiting=waiting, next_try_s=12), 5, [])  # drawn two seconds later
+    assert "24 wait: 20 server_error, 4 uncertain, next try in 10 s" in card
+
+
 def test_status_reads_well_in_a_terminal() -> None:
     assert str(STATUS).splitlines() == [
         "run a6cf3857bf2667cd 'october': stopped (budget)",
@@ -156,5 +168,5 @@ def test_plan_reads_well_in_a_terminal(tmp_path: Path) -> None:
     plan = a_plan(tmp_path)
     lines = repr(plan).splitlines()
     assert lines[0] == "plan for scripted:echo, batch"
-    assert lines[1].split() == ["rows", "4", "(2", "distinct", "requests,", "1", "skipped)"]
+    assert lines[1].strip() == "rows     4 (2 distinct requests, 1 skipped for a null in body)"
     assert lines[-1].endswith("ledger (would be made)")

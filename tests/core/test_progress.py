@@ -34,6 +34,12 @@ def snapshot(elapsed_s: float = 0, **rows: int) -> Snapshot:
     return Snapshot(counts={}, rows=rows, phases={"in_progress": 2}, elapsed_s=elapsed_s, note="")
 
 
+def waits(n: int, next_try_s: float, **reasons: int) -> Snapshot:
+    return Snapshot(
+        counts={}, rows={"pending": n}, phases={}, elapsed_s=0, note="", waiting=reasons, next_try_s=next_try_s
+    )
+
+
 def without_ink(line: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", line)
 
@@ -62,6 +68,17 @@ def test_colour_changes_no_word(rows: dict[str, int]) -> None:
 def test_line_in_80_columns_has_count_states_phase_and_time() -> None:
     line = terminal_line(snapshot(succeeded=40, invalid=2, pending=58), 65, width=79, look=PLAIN)
     assert line == "━━━┄┄┄┄┄  42%  42 of 100 rows · 2 invalid · 2 shards in progress · 1:05"
+
+
+@pytest.mark.parametrize(("elapsed_s", "soon"), [(0, "in 1:15"), (15.2, "in 1:00"), (60, "in 15 s"), (80, "now")])
+def test_line_in_80_columns_says_why_requests_wait_and_counts_down(elapsed_s: float, soon: str) -> None:
+    line = terminal_line(waits(24, 75, rate_limited=24), elapsed_s, width=79, look=PLAIN)
+    assert f"0 of 24 rows · 24 wait: rate_limited, next try {soon} · " in line
+
+
+def test_line_names_three_reasons_at_most() -> None:
+    many = waits(24, 12, a=3, b=9, c=2, d=10)
+    assert "24 wait: 10 d, 9 b, 3 a, ..., next try in 12 s" in terminal_line(many, 0, width=120, look=PLAIN)
 
 
 def test_line_is_ascii_where_the_stream_is() -> None:
@@ -105,7 +122,7 @@ def test_terminal_sets_no_mode_that_a_kill_would_leave_behind() -> None:
     face = Terminal(out, look=Look(colour=True, lines=True), width=lambda: 120, ticking=False)
     face.began(LEDGER, new=True, paid=True, warnings=["careful"])
     face.tell(snapshot(succeeded=1, invalid=1, pending=1))
-    face.detached("abc", LEDGER)
+    face.detached("abc", LEDGER, under_way="open batches go on")
     face.finished()
     codes = re.findall(r"\x1b\[[^A-Za-z]*[A-Za-z]", out.getvalue())
     assert {code[-1] for code in codes} == {"m", "K"}
@@ -125,7 +142,7 @@ def test_a_detached_terminal_stays_still_until_the_next_wait() -> None:
     out = io.StringIO()
     face = terminal(out)
     face.tell(snapshot(pending=2))
-    face.detached("abc", LEDGER)
+    face.detached("abc", LEDGER, under_way="open batches go on")
     said = out.getvalue()
     face.tell(snapshot(succeeded=1, pending=1))
     assert out.getvalue() == said
@@ -161,6 +178,20 @@ def test_a_quick_run_is_one_plain_line() -> None:
     assert out.getvalue() == "lotwise: 2 of 2 rows: 1 succeeded, 1 skipped, 1:02\n"
 
 
+def test_a_new_reason_to_wait_is_told_at_once_and_once() -> None:
+    out = io.StringIO()
+    face = Lines(out, monotonic=Seconds())
+    face.tell(snapshot(pending=24))
+    face.tell(waits(24, 12, server_error=24))
+    face.tell(waits(24, 11, server_error=24))
+    face.tell(waits(24, 10, server_error=4, uncertain=20))
+
+    assert out.getvalue().splitlines() == [
+        "lotwise: 0 of 24 rows: 24 pending; 24 wait: server_error, next try in 12 s, 0:00",
+        "lotwise: 0 of 24 rows: 24 pending; 24 wait: 20 uncertain, 4 server_error, next try in 10 s, 0:00",
+    ]
+
+
 # --- what all faces say -------------------------------------------------------------------------------------------
 
 
@@ -180,8 +211,9 @@ def test_a_new_ledger_is_announced_before_money_is_spent(new: bool, paid: bool, 
 
 
 def test_ctrl_c_says_how_to_go_on_and_how_to_cancel_also_when_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    Silent().detached("abc", LEDGER)
+    Silent().detached("abc", LEDGER, under_way="open batches go on")
     told = capsys.readouterr().err
+    assert "nothing is lost: answers are kept, and open batches go on\n" in told
     assert "lotwise resume abc --ledger '/data/my ledger'" in told
     assert "lotwise cancel abc --ledger '/data/my ledger'" in told
 

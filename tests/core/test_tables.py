@@ -90,3 +90,14 @@ def test_an_unreadable_file_is_told_without_its_content(name: str, content: byte
     assert str(path) in str(told.value)
     assert "planted" not in str(told.value)
     assert told.value.__cause__ is told.value.__context__ is None
+
+
+def test_a_column_may_have_any_name(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"": ["x"], "*": [[1]], "^a$": [1], "a": [2]})
+
+    tables.write(frame, tmp_path / "a.csv")
+    tables.write(frame, tmp_path / "a.parquet")
+
+    assert (tmp_path / "a.csv").read_text(encoding="utf-8") == '"",*,^a$,a\nx,[1],1,2\n'
+    assert tables.read(tmp_path / "a.csv").columns == frame.columns
+    assert tables.read(tmp_path / "a.parquet").equals(frame)

@@ -30,6 +30,7 @@ assert_type(lotwise.map(df, "{body}", Ticket, model="anthropic:claude-haiku-4-5"
 assert_type(lotwise.preview(df, "{body}", Ticket, 5), pl.DataFrame)
 assert_type(lotwise.peek(df, "{body}", Ticket), pl.DataFrame)
 assert_type(lotwise.plan(df, "{body}", Ticket), Plan)
+assert_type(lotwise.answers(df, prefix="x_"), pl.DataFrame)
 assert_type(lotwise.submit(df, "{body}", Ticket), lotwise.Run)
 
 # Every schema that is documented.
@@ -53,6 +54,7 @@ lotwise.map(
     prices={"input_mtok": "0.25", "output_mtok": 2},
     check=pl.col("urgent") | (pl.col("category") == "bug"),
     on_null="render",
+    reuse="compatible",
     retry=["dead_lettered", "invalid"],
     into="answer",
     prefix="llm_",
