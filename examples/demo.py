@@ -63,6 +63,9 @@ def main() -> int:
     answered.write_parquet(target)
     print(summary(answered, before, list(task.schema["properties"]), time.perf_counter() - began))  # type: ignore[call-overload]
     print(f"written to {target}")
+    print(
+        f'look at it without the bookkeeping: import lotwise, polars as pl; pl.read_parquet("{target}").llm.answers()'
+    )
     return 0
 
 
