@@ -15,7 +15,7 @@ SHORT = (*range(11), 318, 7057, 7755, 7952, 9024)
 
 GOLDEN = Setup(golden=True)
 
-GOLDEN_SHORT = (0, 2, 3, 33, 332, 1090, 3161, 20302)
+GOLDEN_SHORT = (0, 2, 3, 21, 33, 332, 1090, 3161, 20302)
 """The same of the worlds with golden rows: gates that fail, that pass, a pass that is taken back, and an override."""
 
 FOUND_BY = {
@@ -32,7 +32,7 @@ FOUND_BY = {
 """A planted fault, and a seed that finds it. When the world's rules change, look for new ones with --plant."""
 
 GOLDEN_FOUND_BY = {
-    "drift unnoticed": 33,
+    "drift unnoticed": 21,
     "gate by the rate alone": 2,
     "gate ignored": 0,
     "gate of one run": 0,
