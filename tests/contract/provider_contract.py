@@ -564,10 +564,18 @@ class LiveContract(ProviderContract):
         assert sorted(codes_of(executor, lines).values()) == ["ok", "ok", "uncertain"]
         assert desk.charges() == 3
 
-    def test_page_of_a_proxy_is_kept_and_read_by_its_status(self, desk: Desk) -> None:
-        desk.emulator.set_faults(http=[HttpFault(endpoint=self.live_call, action="reject", status=502, times=1)])
+    @pytest.mark.parametrize("status", [502, 504])
+    def test_gateway_that_has_no_answer_leaves_it_uncertain(self, desk: Desk, status: int) -> None:
+        desk.emulator.set_faults(http=[HttpFault(endpoint=self.live_call, action="reply", status=status, times=1)])
+        executor = desk.load("interactive", max_concurrency=1)
+        assert sorted(codes_of(executor, self.answers(desk, executor, frame(2))).values()) == ["ok", "uncertain"]
+        assert desk.charges() == 2
+
+    def test_page_of_a_server_is_kept_and_read_by_its_status(self, desk: Desk) -> None:
+        desk.emulator.set_faults(http=[HttpFault(endpoint=self.live_call, action="reject", status=500, times=1)])
         executor = desk.load("interactive", max_concurrency=1)
         assert sorted(codes_of(executor, self.answers(desk, executor, frame(2))).values()) == ["ok", "server_error"]
+        assert desk.charges() == 1
 
     def test_nobody_there_ends_the_work_with_what_has_no_line_unsent(self, desk: Desk) -> None:
         with socket.socket() as unused:

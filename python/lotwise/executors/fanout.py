@@ -51,6 +51,9 @@ LOOK_UP_S = 0.5
 LARGE_BODY = 1 << 20
 
 _BUSY = frozenset({429, 503, 529})
+_NO_ANSWER = frozenset({502, 504, 520, 524})
+"""A gateway has no answer of the server behind it (RFC 9110 sections 15.6.3 and 15.6.5; the last two are a common
+network's own), which may have worked on the request all the same."""
 _UNSENT = (
     aiohttp.ClientConnectorError,
     aiohttp.ConnectionTimeoutError,
@@ -383,7 +386,9 @@ class _Shift:
             request_id = headers.get("x-request-id") or headers.get("request-id")
             told = one_line_of_json(body)
             answer = Answer(custom_id=custom_id, status=got.status, request_id=request_id, body=told)
-            if got.status in _BUSY:
+            if got.status in _NO_ANSWER:
+                answer = Answer(custom_id=custom_id, failure=ANSWER_LOST)
+            elif got.status in _BUSY:
                 wait_s = retry_after_s(headers)
         self._n_open -= 1
         if self._refused_unbilled(piece, answer, wait_s):
@@ -448,8 +453,16 @@ def _trusted() -> ssl.SSLContext:
 
 
 def _proxy(url: str) -> str | None:
-    """Return the proxy that the environment names for an address, looked up once and not for every call."""
+    """Return the proxy that the environment names for an address, looked up once and not for every call.
+
+    One that is not spoken to in HTTP cannot be used, and is told.
+    """
     parts = urlsplit(url)
     if parts.hostname is None or proxy_bypass(parts.hostname):
         return None
-    return getproxies().get(parts.scheme)
+    named = getproxies()
+    proxy = named.get(parts.scheme) or named.get("all")
+    if proxy is not None and (way := urlsplit(proxy).scheme) not in ("http", "https"):
+        log.warning("the environment's proxy is passed by: it is a %s proxy, and calls know how to use HTTP ones", way)
+        return None
+    return proxy
