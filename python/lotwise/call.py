@@ -255,6 +255,8 @@ def prepare(frame: object, prompt: str, schema: object = None, *, sends: bool = 
     if not isinstance(prompt, str):
         raise BadArgument.of("prompt", f"must be text, not {type(prompt).__name__}")
     unknown = sorted(set(arguments) - set(Arguments.__annotations__))
+    if misplaced := [name for name in unknown if name in Options.__dataclass_fields__]:
+        raise BadArgument.misplaced(misplaced, "options=lotwise.Options")
     if unknown:
         raise BadArgument.unknown(unknown, Arguments.__annotations__)
     get = arguments.get

@@ -58,6 +58,11 @@ def test_a_name_that_is_none_is_told_with_the_nearest_and_all_that_there_are(
     assert str(refused.value).endswith("known are " + ", ".join(one.name for one in fields(made) if one.init))
 
 
+def test_an_option_that_is_given_as_an_argument_is_told_where_it_goes() -> None:
+    with pytest.raises(BadArgument, match=r"write options=lotwise\.Options\(lease_s=\.\.\.\)$"):
+        TWO.llm.plan("say {text}", None, lease_s=3)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [

@@ -217,6 +217,12 @@ class BadArgument(LotwiseError, ValueError):
         return cls(f"{name} {what}", (name,))
 
     @classmethod
+    def misplaced(cls, names: Iterable[str], where: str) -> BadArgument:
+        """Build from names that are known, but elsewhere."""
+        given = tuple(names)
+        return cls(f"{where} takes {', '.join(given)}: write {where}({', '.join(f'{name}=...' for name in given)})", given)
+
+    @classmethod
     def unknown(cls, names: Iterable[str], known: Iterable[str], where: str = "arguments") -> BadArgument:
         given, known = tuple(names), tuple(known)
         told = "; ".join(
