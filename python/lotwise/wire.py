@@ -297,14 +297,17 @@ def _may_be(kind: str, kinds: str | list[str] | None) -> bool:
 
 def _few_integers(schema: Mapping[str, Any]) -> list[int]:
     """List the integers that the bounds of a schema leave; empty when they are many, or not bounded."""
-    low, high = schema.get("minimum"), schema.get("maximum")
-    if low is None and "exclusiveMinimum" in schema:
-        low = schema["exclusiveMinimum"] + 1
-    if high is None and "exclusiveMaximum" in schema:
-        high = schema["exclusiveMaximum"] - 1
+    lows = [schema["minimum"]] if "minimum" in schema else []
+    lows += [schema["exclusiveMinimum"] + 1] if "exclusiveMinimum" in schema else []
+    highs = [schema["maximum"]] if "maximum" in schema else []
+    highs += [schema["exclusiveMaximum"] - 1] if "exclusiveMaximum" in schema else []
+    if not lows or not highs:
+        return []
+    low, high = max(lows), min(highs)
     if not isinstance(low, int) or not isinstance(high, int) or high - low >= ENUMERATED_INTEGERS:
         return []
-    return list(range(low, high + 1))
+    step = schema.get("multipleOf", 1)
+    return [n for n in range(low, high + 1) if n % step == 0]
 
 
 def closed_object(properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -202,6 +202,16 @@ JSON_CASES: dict[str, tuple[dict[str, Any], pl.DataType, dict[str, Any]]] = {
         pl.Int64(),
         {"type": "integer", "enum": [1, 2]},
     ),
+    "few integers, by all of their bounds": (
+        {"type": "integer", "minimum": 0, "exclusiveMinimum": 0, "maximum": 20, "exclusiveMaximum": 16},
+        pl.Int64(),
+        {"type": "integer", "enum": list(range(1, 16))},
+    ),
+    "few integers, of a multiple": (
+        {"type": "integer", "minimum": 0, "maximum": 15, "multipleOf": 5},
+        pl.Int64(),
+        {"type": "integer", "enum": [0, 5, 10, 15]},
+    ),
     "many integers": ({"type": "integer", "minimum": 0, "maximum": 100}, pl.Int64(), {"type": "integer"}),
     "null as a constant": (
         {"anyOf": [{"type": "string"}, {"const": None}]},

@@ -220,7 +220,8 @@ class BadArgument(LotwiseError, ValueError):
     def misplaced(cls, names: Iterable[str], where: str) -> BadArgument:
         """Build from names that are known, but elsewhere."""
         given = tuple(names)
-        return cls(f"{where} takes {', '.join(given)}: write {where}({', '.join(f'{name}=...' for name in given)})", given)
+        written = ", ".join(f"{name}=..." for name in given)
+        return cls(f"{where} takes {', '.join(given)}: write {where}({written})", given)
 
     @classmethod
     def unknown(cls, names: Iterable[str], known: Iterable[str], where: str = "arguments") -> BadArgument:
