@@ -566,13 +566,16 @@ class LiveContract(ProviderContract):
 
     @pytest.mark.parametrize("status", [502, 504])
     def test_gateway_that_has_no_answer_leaves_it_uncertain(self, desk: Desk, status: int) -> None:
-        desk.emulator.set_faults(http=[HttpFault(endpoint=self.live_call, action="reply", status=status, times=1)])
+        fault = HttpFault(endpoint=self.live_call, action="reply", status=status, page=True, times=1)
+        desk.emulator.set_faults(http=[fault])
         executor = desk.load("interactive", max_concurrency=1)
         assert sorted(codes_of(executor, self.answers(desk, executor, frame(2))).values()) == ["ok", "uncertain"]
         assert desk.charges() == 2
 
-    def test_page_of_a_server_is_kept_and_read_by_its_status(self, desk: Desk) -> None:
-        desk.emulator.set_faults(http=[HttpFault(endpoint=self.live_call, action="reject", status=500, times=1)])
+    @pytest.mark.parametrize(("status", "page"), [(500, True), (504, False)])
+    def test_fault_of_the_server_is_read_by_its_status_or_word(self, desk: Desk, status: int, page: bool) -> None:
+        fault = HttpFault(endpoint=self.live_call, action="reject", status=status, page=page, times=1)
+        desk.emulator.set_faults(http=[fault])
         executor = desk.load("interactive", max_concurrency=1)
         assert sorted(codes_of(executor, self.answers(desk, executor, frame(2))).values()) == ["ok", "server_error"]
         assert desk.charges() == 1

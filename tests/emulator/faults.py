@@ -110,13 +110,14 @@ class HttpFault:
     `seconds` of real time before doing it, or before answering; cut: send `after_bytes` of the answer, then
     close; kill: the emulator kills itself after `after_bytes` of the answer (0: when done, before answering);
     kill_before: before doing it.  `skip` lets the first calls pass, `times` ends the fault after n hits,
-    `fraction` hits calls by hash.
+    `fraction` hits calls by hash.  With `page` the answer is not the provider's, but a web page of a gateway before it.
     """
 
     endpoint: str
     action: str
     status: int = 500
     code: str | None = None
+    page: bool = False
     retry_after_s: float | None = None
     seconds: float = 3600.0
     after_bytes: int = 0

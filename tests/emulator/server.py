@@ -210,6 +210,8 @@ class Handler(BaseHTTPRequestHandler):
         return Reply(status=problem.status, body=json.dumps(envelope).encode(), headers=names)
 
     def _faulty(self, api: ModuleType, fault: HttpFault, number: int) -> Reply:
+        if fault.page:
+            return Reply(status=fault.status, body=f"<h1>{fault.status}</h1>".encode(), content_type="text/html")
         reply = self._refusal(api, HttpError(fault.status, f"emulated status {fault.status}", code=fault.code), number)
         if fault.retry_after_s is not None:
             reply.headers["retry-after"] = f"{fault.retry_after_s:g}"

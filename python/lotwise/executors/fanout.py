@@ -53,7 +53,8 @@ LARGE_BODY = 1 << 20
 _BUSY = frozenset({429, 503, 529})
 _NO_ANSWER = frozenset({502, 504, 520, 524})
 """A gateway has no answer of the server behind it (RFC 9110 sections 15.6.3 and 15.6.5; the last two are a common
-network's own), which may have worked on the request all the same."""
+network's own), which may have worked on the request all the same: unless the answer names an error in the provider's
+own words, and so is the server's."""
 _UNSENT = (
     aiohttp.ClientConnectorError,
     aiohttp.ConnectionTimeoutError,
@@ -386,7 +387,7 @@ class _Shift:
             request_id = headers.get("x-request-id") or headers.get("request-id")
             told = one_line_of_json(body)
             answer = Answer(custom_id=custom_id, status=got.status, request_id=request_id, body=told)
-            if got.status in _NO_ANSWER:
+            if got.status in _NO_ANSWER and not error_words(body):
                 answer = Answer(custom_id=custom_id, failure=ANSWER_LOST)
             elif got.status in _BUSY:
                 wait_s = retry_after_s(headers)
