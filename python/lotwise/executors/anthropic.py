@@ -9,76 +9,49 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anthropic
 import httpx2
 import polars as pl
 
-from lotwise.errors import (
-    BatchNotFound,
-    BatchUnsupported,
-    CreateUncertain,
-    MissingCredentials,
-    ResultsGone,
-)
+from lotwise.errors import CreateUncertain, ResultsGone
 from lotwise.executors import anthropic_dialect as dialect
-from lotwise.executors import encode, fanout, jsonl
-from lotwise.executors.anthropic_account import ERRORS, KEY_VARIABLE, Service
-from lotwise.executors.live import bodies
-from lotwise.executors.pace import Pace
-from lotwise.executors.reading import count, load_line, mapping, text_of, word
+from lotwise.executors import encode, jsonl
+from lotwise.executors.anthropic_account import AnthropicService
+from lotwise.executors.live import Answer
+from lotwise.executors.reading import count, mapping, text_of, word
 from lotwise.executors.sdk import (
     Fault,
     StreamedResponse,
     attempt,
     document,
+    first_ids,
     id_of,
     newer,
     pages,
     save,
-    server_of,
 )
+from lotwise.executors.service import Batches, Interactive
 from lotwise.request import Listed, Observation, Phase, Shard, Spec
 
+T = TypeVar("T")
 _BATCHES = "/v1/messages/batches"
 _RUNNING = frozenset({"in_progress", "canceling"})
 
 
-class AnthropicExecutor(Service):
+class AnthropicExecutor(AnthropicService, Batches[anthropic.Anthropic]):
     """Shards as message batches."""
 
-    def check(self, spec: Spec) -> None:
-        """Refuse what can be known to fail before anything is sent.
+    def batches(self, client: anthropic.Anthropic) -> Any:
+        return client.messages.batches
 
-        Raises
-        ------
-        UnsupportedParameter
-            A parameter that lotwise sets itself, or that a batch cannot carry.
-        MissingCredentials
-            No key, or one that is not taken.
-        UnknownModel
-            The server lists its models, and this one is not among them.
-        BatchUnsupported
-            The server has no batches.
-        Unreachable
-            The server did not answer.
-
-        Notes
-        -----
-        Free look-ups only.
-        """
-        self.check_spec(spec, batch=True)
-        listed = self.get(lambda client: client.messages.batches.with_raw_response.list(limit=1))
-        if isinstance(listed, Fault):
-            if listed.status in (404, 405, 501):
-                raise BatchUnsupported.by(self.provider, listed.code)
-            if listed.status not in (401, 403):
-                raise listed.unreachable()
-            raise MissingCredentials.refused_by(self.provider, KEY_VARIABLE, listed.code)
+    def refuse(self, spec: Spec) -> None:
+        dialect.refuse_params(spec, batch=True)
+        dialect.body_parts(spec)
 
     def prepare(self, shard: Shard, spec: Spec, requests: pl.DataFrame) -> str:
         """Encode a `REQUESTS` frame into the body of the create call, on disk; sends nothing, may be repeated.
@@ -133,7 +106,7 @@ class AnthropicExecutor(Service):
                     lambda: document(
                         _Raw(once.post(_BATCHES, cast_to=httpx2.Response, content=body)),
                     ),
-                    ERRORS,
+                    self.errors,
                 )
         finally:
             path.unlink(missing_ok=True)
@@ -143,12 +116,6 @@ class AnthropicExecutor(Service):
         if batch_id is None:
             raise CreateUncertain("no_batch_id")
         return batch_id
-
-    def _batch(self, batch_id: str) -> dict[str, Any]:
-        got = self.get(lambda client: client.messages.batches.with_raw_response.retrieve(batch_id))
-        if isinstance(got, Fault):
-            raise BatchNotFound(batch_id) if got.absent else got.unreachable()
-        return got
 
     def poll(self, batch_id: str) -> Observation:
         """Look at one batch.
@@ -160,7 +127,7 @@ class AnthropicExecutor(Service):
         Unreachable
             The provider did not answer.
         """
-        batch = self._batch(batch_id)
+        batch = self.batch(batch_id)
         state = word(batch.get("processing_status")) or "absent"
         counts = mapping(batch.get("request_counts"))
         failed = [n for name in ("errored", "canceled", "expired") if (n := count(counts.get(name))) is not None]
@@ -198,33 +165,23 @@ class AnthropicExecutor(Service):
         BatchNotFound, Unreachable, ResultsGone
             As in `fetch`.
         """
-        found: list[str] = []
+        return self._with_results(batch_id, lambda response: first_ids(response, limit))
 
-        def first(response: StreamedResponse) -> None:
-            for line in jsonl.split_lines(response.iter_bytes(jsonl.READ_BYTES)):
-                custom_id = text_of((load_line(line) or {}).get("custom_id"))
-                if custom_id is not None:
-                    found.append(custom_id)
-                if len(found) >= limit:
-                    return
-
-        self._with_results(batch_id, first)
-        return found
-
-    def _with_results(self, batch_id: str, use: Callable[[StreamedResponse], None]) -> None:
-        """Open the results of a batch as a stream and use it."""
-        batch = self._batch(batch_id)
+    def _with_results(self, batch_id: str, use: Callable[[StreamedResponse], T]) -> T:
+        """Open the results of a batch as a stream and return what is made of it."""
+        batch = self.batch(batch_id)
         if not batch.get("results_url"):
             raise ResultsGone.of(batch_id, "archived" if batch.get("archived_at") else "no_results_url")
         client = self.client
 
-        def run() -> None:
+        def run() -> T:
             with client.messages.batches.with_streaming_response.results(batch_id) as response:
-                use(response)
+                return use(response)
 
-        fault = attempt(run, ERRORS)
-        if isinstance(fault, Fault):
-            raise ResultsGone.of(batch_id, "results_not_found") if fault.absent else fault.unreachable()
+        got = attempt(run, self.errors)
+        if isinstance(got, Fault):
+            raise ResultsGone.of(batch_id, "results_not_found") if got.absent else got.unreachable()
+        return got
 
     def list(self, *, since: datetime) -> Iterator[Listed]:
         """Yield this account's batches created at or after `since` by the provider's clock, newest first.
@@ -256,20 +213,6 @@ class AnthropicExecutor(Service):
                 ended=batch.get("processing_status") == "ended",
             )
 
-    def cancel(self, batch_id: str) -> None:
-        """Ask the provider to stop a batch; what it finished stays readable and billed.
-
-        A batch that has ended already is left as it is.
-
-        Raises
-        ------
-        BatchNotFound, Unreachable
-            As in `poll`.
-        """
-        got = self.get(lambda client: client.messages.batches.with_raw_response.cancel(batch_id))
-        if isinstance(got, Fault) and got.status not in (400, 409):
-            raise BatchNotFound(batch_id) if got.absent else got.unreachable()
-
     def delete(self, batch_id: str) -> None:
         """Delete an ended batch with its results; one that is gone already is left so.
 
@@ -283,52 +226,18 @@ class AnthropicExecutor(Service):
             raise got.unreachable()
 
 
-class AnthropicInteractive(Service):
-    """Requests as synchronous calls, as many at once as the provider takes."""
+class AnthropicInteractive(AnthropicService, Interactive[anthropic.Anthropic]):
+    """Requests as synchronous calls."""
 
-    window: int
+    def refuse(self, spec: Spec) -> None:
+        dialect.refuse_params(spec, batch=False)
+        dialect.body_parts(spec)
 
-    def __init__(self, *, options: Mapping[str, Any] | None = None) -> None:
-        super().__init__(options=options)
-        self.window = self.options.max_concurrency
-        self.limits = replace(self.limits, max_bytes=None, retention_s=None)
-        self._pace = Pace(self.options.allowance)
+    def path(self) -> str:
+        return dialect.PATH
 
-    def check(self, spec: Spec) -> None:
-        """Refuse what can be known to fail before anything is sent; see `AnthropicExecutor.check`."""
-        self.check_spec(spec, batch=False)
-
-    def answer(self, shard: Shard, spec: Spec, requests: pl.DataFrame) -> Iterator[list[bytes]]:
-        """Ask for each request once and yield a line as each call ends, in any order.
-
-        Raises
-        ------
-        Unreachable
-            Nobody is there; what has no line was not sent.
-
-        Notes
-        -----
-        An answer that was lost on its way is a line with the code ``uncertain``: it may have been charged. The SDK says
-        where calls go and with which headers; they are made by a client of our own (see `lotwise.executors.fanout`).
-        """
-        encode.check_ids(requests)
-        return fanout.answers(
-            bodies(requests, self.parts_for(spec), spec.max_tokens),
-            server=self._server,
-            line=dialect.answer_line,
-            pace=self._pace,
-            window=self.window,
-            max_tokens=spec.max_tokens,
-        )
-
-    def _server(self) -> fanout.Server:
-        client = self.client
-
-        def post(http: httpx2.Client) -> object:
-            once = client.with_options(http_client=http, max_retries=0)
-            return once.post(dialect.PATH, cast_to=httpx2.Response, content=b"{}")
-
-        return server_of(post, ERRORS)
+    def answer_line(self, answer: Answer) -> bytes:
+        return dialect.answer_line(answer)
 
 
 @dataclass(frozen=True)

@@ -13,25 +13,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import openai
 import polars as pl
 
-from lotwise.errors import (
-    BatchNotFound,
-    BatchUnsupported,
-    CreateUncertain,
-    MissingCredentials,
-    ResultsGone,
-    Unreachable,
-)
-from lotwise.executors import encode, fanout, jsonl
+from lotwise.errors import CreateUncertain, ResultsGone, Unreachable
+from lotwise.executors import encode, jsonl
 from lotwise.executors import openai_dialect as dialect
-from lotwise.executors.live import bodies
-from lotwise.executors.openai_account import ERRORS, KEY_VARIABLE, Service
-from lotwise.executors.pace import Pace
-from lotwise.executors.reading import count, items_of, load_line, mapping, text_of, word
-from lotwise.executors.sdk import Fault, attempt, document, id_of, newer, pages, save, server_of
+from lotwise.executors.live import Answer
+from lotwise.executors.openai_account import OpenAIService
+from lotwise.executors.reading import count, items_of, mapping, word
+from lotwise.executors.sdk import Fault, attempt, document, first_ids, id_of, newer, pages, save
+from lotwise.executors.service import Batches, Interactive
 from lotwise.request import Listed, Observation, Phase, Shard, Spec
 
 _RUNNING = frozenset({"validating", "in_progress", "finalizing", "cancelling", "canceling", "queued", "pending"})
@@ -40,37 +32,11 @@ _MILLISECONDS = 10**11
 """Times from here on are no seconds, but the milliseconds that some gateways write."""
 
 
-class OpenAIExecutor(Service):
+class OpenAIExecutor(OpenAIService, Batches[openai.OpenAI]):
     """Shards as provider batches: files, batches, and both result files."""
 
-    def check(self, spec: Spec) -> None:
-        """Refuse what can be known to fail before anything is sent.
-
-        Raises
-        ------
-        UnsupportedParameter
-            A parameter that lotwise sets itself, or that a batch cannot carry.
-        MissingCredentials
-            No key, or one that is not taken.
-        UnknownModel
-            The server lists its models, and this one is not among them.
-        BatchUnsupported
-            The server has no batches.
-        Unreachable
-            The server did not answer.
-
-        Notes
-        -----
-        Free look-ups only. A server without a look-up of models is taken at its word later.
-        """
-        self.check_spec(spec)
-        listed = self.get(lambda client: client.batches.with_raw_response.list(limit=1))
-        if isinstance(listed, Fault):
-            if listed.status in (404, 405, 501):
-                raise BatchUnsupported.by(self.provider, listed.code)
-            if listed.status not in (401, 403):
-                raise listed.unreachable()
-            raise MissingCredentials.refused_by(self.provider, KEY_VARIABLE, listed.code)
+    def batches(self, client: openai.OpenAI) -> Any:
+        return client.batches
 
     def prepare(self, shard: Shard, spec: Spec, requests: pl.DataFrame) -> str:
         """Encode a `REQUESTS` frame and upload it; charges nothing, may be repeated.
@@ -106,7 +72,7 @@ class OpenAIExecutor(Service):
                             expires_after=expires,
                         )
                     ),
-                    ERRORS,
+                    self.errors,
                 )
         if isinstance(got, Fault):
             raise got.of_upload()
@@ -140,7 +106,7 @@ class OpenAIExecutor(Service):
                     output_expires_after=expires,
                 )
             ),
-            ERRORS,
+            self.errors,
         )
         if isinstance(got, Fault):
             raise got.of_create()
@@ -148,12 +114,6 @@ class OpenAIExecutor(Service):
         if batch_id is None:
             raise CreateUncertain("no_batch_id")
         return batch_id
-
-    def _batch(self, batch_id: str) -> dict[str, Any]:
-        got = self.get(lambda client: client.batches.with_raw_response.retrieve(batch_id))
-        if isinstance(got, Fault):
-            raise BatchNotFound(batch_id) if got.absent else got.unreachable()
-        return got
 
     def poll(self, batch_id: str) -> Observation:
         """Look at one batch.
@@ -165,7 +125,7 @@ class OpenAIExecutor(Service):
         Unreachable
             The provider did not answer.
         """
-        batch = self._batch(batch_id)
+        batch = self.batch(batch_id)
         state = word(batch.get("status")) or "absent"
         counts = mapping(batch.get("request_counts"))
         done, failed = count(counts.get("completed")), count(counts.get("failed"))
@@ -197,7 +157,7 @@ class OpenAIExecutor(Service):
         Each file is on disk before its first line is yielded. Memory is one list.
         """
         gone = False
-        for file_id in _files(self._batch(batch_id)):
+        for file_id in _files(self.batch(batch_id)):
             with jsonl.temporary_path(".download", self.options.temp_dir) as path:
                 fault = self._download(file_id, path)
                 if fault is None:
@@ -218,28 +178,23 @@ class OpenAIExecutor(Service):
             As in `fetch`.
         """
         found: list[str] = []
-        for file_id in _files(self._batch(batch_id)):
-            fault = self._first_ids(file_id, found, limit)
+        for file_id in _files(self.batch(batch_id)):
+            ids = self._first_ids(file_id, limit - len(found))
+            if isinstance(ids, Fault):
+                raise ResultsGone.of(batch_id, "file_not_found") if ids.absent else ids.unreachable()
+            found += ids
             if len(found) >= limit:
                 break
-            if fault is not None:
-                raise ResultsGone.of(batch_id, "file_not_found") if fault.absent else fault.unreachable()
         return found
 
-    def _first_ids(self, file_id: str, found: list[str], limit: int) -> Fault | None:
-        """Add a file's custom ids to those that are found, until there are enough; the rest is not read."""
+    def _first_ids(self, file_id: str, limit: int) -> list[str] | Fault:
         client = self.client
 
-        def run() -> None:
+        def run() -> list[str]:
             with client.files.with_streaming_response.content(file_id) as response:
-                for line in jsonl.split_lines(response.iter_bytes(jsonl.READ_BYTES)):
-                    custom_id = text_of((load_line(line) or {}).get("custom_id"))
-                    if custom_id is not None:
-                        found.append(custom_id)
-                    if len(found) >= limit:
-                        return
+                return first_ids(response, limit)
 
-        return attempt(run, ERRORS)
+        return attempt(run, self.errors)
 
     def _download(self, file_id: str, path: Path) -> Fault | None:
         client = self.client
@@ -248,7 +203,7 @@ class OpenAIExecutor(Service):
             with client.files.with_streaming_response.content(file_id) as response:
                 save(response, path)
 
-        return attempt(run, ERRORS)
+        return attempt(run, self.errors)
 
     def list(self, *, since: datetime) -> Iterator[Listed]:
         """Yield this account's batches created at or after `since` by the provider's clock, newest first.
@@ -275,20 +230,6 @@ class OpenAIExecutor(Service):
                 ended=str(batch.get("status")).lower() in _ENDED | {"failed"},
             )
 
-    def cancel(self, batch_id: str) -> None:
-        """Ask the provider to stop a batch; what it finished stays readable and billed.
-
-        A batch that has ended already is left as it is.
-
-        Raises
-        ------
-        BatchNotFound, Unreachable
-            As in `poll`.
-        """
-        got = self.get(lambda client: client.batches.with_raw_response.cancel(batch_id))
-        if isinstance(got, Fault) and got.status not in (400, 409):
-            raise BatchNotFound(batch_id) if got.absent else got.unreachable()
-
     def delete(self, batch_id: str) -> None:
         """Delete the input, output and error file of a batch; the batch object itself stays, without content.
 
@@ -297,7 +238,7 @@ class OpenAIExecutor(Service):
         BatchNotFound, Unreachable
             As in `poll`.
         """
-        batch = self._batch(batch_id)
+        batch = self.batch(batch_id)
         given = batch.get("input_file_id")
         for file_id in (*([given] if isinstance(given, str) and given else []), *_files(batch)):
             self._delete_file(file_id)
@@ -308,53 +249,14 @@ class OpenAIExecutor(Service):
             raise got.unreachable()
 
 
-class OpenAIInteractive(Service):
-    """Requests as synchronous calls, as many at once as the provider takes."""
+class OpenAIInteractive(OpenAIService, Interactive[openai.OpenAI]):
+    """Requests as synchronous calls."""
 
-    window: int
+    def path(self) -> str:
+        return dialect.PATHS[self.options.endpoint].removeprefix("/v1")
 
-    def __init__(self, *, options: Mapping[str, Any] | None = None) -> None:
-        super().__init__(options=options)
-        self.window = self.options.max_concurrency
-        self.limits = replace(self.limits, max_bytes=None, retention_s=None)
-        self._pace = Pace(self.options.allowance)
-
-    def check(self, spec: Spec) -> None:
-        """Refuse what can be known to fail before anything is sent; see `OpenAIExecutor.check`."""
-        self.check_spec(spec)
-
-    def answer(self, shard: Shard, spec: Spec, requests: pl.DataFrame) -> Iterator[list[bytes]]:
-        """Ask for each request once and yield a line as each call ends, in any order.
-
-        Raises
-        ------
-        Unreachable
-            Nobody is there; what has no line was not sent.
-
-        Notes
-        -----
-        An answer that was lost on its way is a line with the code ``uncertain``: it may have been charged. The SDK says
-        where calls go and with which headers; they are made by a client of our own (see `lotwise.executors.fanout`).
-        """
-        encode.check_ids(requests)
-        return fanout.answers(
-            bodies(requests, self.parts_for(spec), spec.max_tokens),
-            server=self._server,
-            line=dialect.answer_line,
-            pace=self._pace,
-            window=self.window,
-            max_tokens=spec.max_tokens,
-        )
-
-    def _server(self) -> fanout.Server:
-        client = self.client
-        path = dialect.PATHS[self.options.endpoint].removeprefix("/v1")
-
-        def post(http: httpx2.Client) -> object:
-            once = client.with_options(http_client=http, max_retries=0)
-            return once.post(path, cast_to=httpx2.Response, content=b"{}")
-
-        return server_of(post, ERRORS)
+    def answer_line(self, answer: Answer) -> bytes:
+        return dialect.answer_line(answer)
 
 
 def _files(batch: Mapping[str, Any]) -> list[str]:

@@ -18,9 +18,10 @@ import httpx2
 import msgspec
 
 from lotwise.errors import CreateRejected, CreateUncertain, Unreachable
+from lotwise.executors import jsonl
 from lotwise.executors.fanout import Server
 from lotwise.executors.live import error_words, retry_after_s
-from lotwise.executors.reading import BLOCKED_WORDS, mapping
+from lotwise.executors.reading import BLOCKED_WORDS, load_line, mapping, text_of
 
 T = TypeVar("T")
 Errors = tuple[type[Exception], ...]
@@ -156,6 +157,18 @@ def id_of(made: Mapping[str, Any]) -> str | None:
     """Return the id of what was made; None for an answer that names none."""
     found = made.get("id")
     return found if isinstance(found, str) and found else None
+
+
+def first_ids(response: StreamedResponse, limit: int) -> list[str]:
+    """Return up to `limit` custom ids of streamed result lines; the rest is not read."""
+    found: list[str] = []
+    for line in jsonl.split_lines(response.iter_bytes(jsonl.READ_BYTES)):
+        custom_id = text_of((load_line(line) or {}).get("custom_id"))
+        if custom_id is not None:
+            found.append(custom_id)
+        if len(found) >= limit:
+            break
+    return found
 
 
 def save(response: StreamedResponse, path: Path) -> None:
