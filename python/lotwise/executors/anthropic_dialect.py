@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import polars as pl
 
-from lotwise.errors import UnsupportedParameter, UnsupportedSchema
+from lotwise.errors import UnsupportedParameter
 from lotwise.executors.encode import BodyParts, Envelope, json_text
 from lotwise.executors.live import Answer
 from lotwise.executors.openai_dialect import params_text
@@ -34,7 +34,7 @@ from lotwise.executors.reading import (
     unreadable,
     word,
 )
-from lotwise.executors.wire_schema import Subset, WireSchema, to_wire
+from lotwise.executors.wire_schema import Subset, WireSchema, to_enforced_wire
 from lotwise.request import Code, Spec
 
 PATH = "/v1/messages"
@@ -116,10 +116,7 @@ def wire_schema(schema_text: str) -> WireSchema:
     UnsupportedSchema
         Something that no rule can take off the wire: there is no way to send a schema unenforced.
     """
-    made = to_wire(schema_text, SUBSET)
-    for path, reason in made.inexpressible:
-        raise UnsupportedSchema.at(SUBSET.provider, path, reason)
-    return made
+    return to_enforced_wire(schema_text, SUBSET)
 
 
 def body_parts(spec: Spec, *, max_tokens: int | None = None) -> BodyParts:

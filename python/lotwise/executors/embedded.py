@@ -26,11 +26,11 @@ from typing import Any
 
 import polars as pl
 
-from lotwise.errors import MissingExtra, ModelWeightsMissing, UnknownModel, UnknownParameter, UnsupportedSchema
+from lotwise.errors import MissingExtra, ModelWeightsMissing, UnknownModel, UnknownParameter
 from lotwise.executors import variant
 from lotwise.executors.openai_dialect import read_lines
 from lotwise.executors.sampling import TEXT_OR_TEXTS, Takes, integer, number, refuse_others
-from lotwise.executors.wire_schema import Subset, to_wire
+from lotwise.executors.wire_schema import Subset, to_enforced_wire
 from lotwise.models import SMOLLM2, model_path, weights_path
 from lotwise.request import Limits, Shard, Spec
 
@@ -152,9 +152,7 @@ class EmbeddedExecutor:
         UnsupportedSchema
             The grammar cannot express it, with the place.
         """
-        made = to_wire(schema_text, SUBSET)
-        for path, reason in made.inexpressible:
-            raise UnsupportedSchema.at(self.provider, path, reason)
+        made = to_enforced_wire(schema_text, SUBSET)
         return made.text, made.left_to_validation
 
     def account(self) -> str:

@@ -22,14 +22,14 @@ from typing import Any
 
 import polars as pl
 
-from lotwise.errors import EngineFailed, MissingExtra, UnknownParameter, UnsupportedSchema
+from lotwise.errors import EngineFailed, MissingExtra, UnknownParameter
 from lotwise.executors import local_model, order, variant
 from lotwise.executors.child import ChildEnded, Frame
 from lotwise.executors.flight import Flight
 from lotwise.executors.openai_dialect import read_lines
 from lotwise.executors.sampling import TEXT_OR_TEXTS, Takes, are_texts, integer, number, refuse_others
 from lotwise.executors.vllm_engine import WAIT_S, Engine, Plan, claim, shut_down
-from lotwise.executors.wire_schema import Subset, to_wire
+from lotwise.executors.wire_schema import Subset, to_enforced_wire
 from lotwise.request import Limits, Shard, Spec
 
 __all__ = ["ENGINE", "PARAMETERS", "VllmExecutor", "shut_down"]
@@ -186,9 +186,7 @@ class VllmExecutor:
         UnsupportedSchema
             No grammar can express it, with the place.
         """
-        made = to_wire(schema_text, SUBSET)
-        for path, reason in made.inexpressible:
-            raise UnsupportedSchema.at(self.provider, path, reason)
+        made = to_enforced_wire(schema_text, SUBSET)
         return made.text, made.left_to_validation
 
     def account(self) -> str:

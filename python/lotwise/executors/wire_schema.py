@@ -137,6 +137,20 @@ def to_wire(schema_text: str, subset: Subset) -> WireSchema:
     return WireSchema(text=_dumps(made), left_to_validation=tuple(work.left))
 
 
+def to_enforced_wire(schema_text: str, subset: Subset) -> WireSchema:
+    """Cut a JSON Schema as `to_wire` does, for a provider that knows no way to send a schema without holding to it.
+
+    Raises
+    ------
+    UnsupportedSchema
+        The root is no object, or something in it cannot be expressed, with the place.
+    """
+    made = to_wire(schema_text, subset)
+    for path, reason in made.inexpressible:
+        raise UnsupportedSchema.at(subset.provider, path, reason)
+    return made
+
+
 def _dumps(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
