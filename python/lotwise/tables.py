@@ -1,7 +1,8 @@
 """Tables as files: read a frame by the file's suffix, and write one so that there is a whole file or none.
 
 A CSV has no types. A column of it becomes numbers only where writing them again gives the same text, so that `007` and
-`1.50` reach the prompt and the output as they were written.
+`1.50` reach the prompt and the output as they were written. What parts its columns is a comma, or the semicolon or tab
+that spreadsheets write where the comma is for decimals.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ def read(path: Path) -> pl.DataFrame:
         failure = "it is empty"
     except pl.exceptions.PolarsError as error:  # its text may quote a row
         failure = f"it is no {path.suffix.lower().lstrip('.')} file that Polars can read ({type(error).__name__})"
+        if path.suffix.lower() != ".parquet" and not _is_utf8(path):
+            failure = "it is not UTF-8; save it as such (spreadsheets call it CSV UTF-8)"
     raise UnreadableTable.of(path, failure)
 
 
@@ -117,10 +120,27 @@ def _umask() -> int:
     return mask
 
 
-def _read_csv(path: Path) -> pl.DataFrame:
-    text = pl.read_csv(path, infer_schema=False)
+def _is_utf8(path: Path) -> bool:
     try:
-        typed = pl.read_csv(path, infer_schema_length=None)
+        with path.open(encoding="utf-8") as file:
+            while file.read(1 << 20):
+                pass
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _separator(path: Path) -> str:
+    with path.open("rb") as file:
+        header = file.readline(1 << 20)
+    return next((chr(one) for one in b";\t" if one in header and b"," not in header), ",")
+
+
+def _read_csv(path: Path) -> pl.DataFrame:
+    separator = _separator(path)
+    text = pl.read_csv(path, infer_schema=False, separator=separator)
+    try:
+        typed = pl.read_csv(path, infer_schema_length=None, separator=separator)
     except pl.exceptions.PolarsError:
         return text
     same = [

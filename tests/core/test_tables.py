@@ -27,6 +27,18 @@ def test_csv_numbers_are_numbers_only_where_no_text_is_lost(tmp_path: Path) -> N
     assert frame["big"].cast(pl.String).to_list() == ["99999999999999999999999", "1"]
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_csv_of_a_spreadsheet_is_read_whatever_parts_its_columns(separator: str, mark: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = [["id", "text", "n"], ["007", '"one, two; three"', "1"], ["008", "x", "2"]]
+    path.write_text(mark + "".join(separator.join(row) + "\r\n" for row in rows), encoding="utf-8", newline="")
+
+    read = tables.read(path)
+
+    assert read.to_dict(as_series=False) == {"id": ["007", "008"], "text": ["one, two; three", "x"], "n": [1, 2]}
+
+
 def test_csv_type_is_decided_by_the_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_text("a\n" + "1\n" * 5_000 + "x\n", encoding="utf-8")
@@ -90,6 +102,14 @@ def test_an_unreadable_file_is_told_without_its_content(name: str, content: byte
     assert str(path) in str(told.value)
     assert "planted" not in str(told.value)
     assert told.value.__cause__ is told.value.__context__ is None
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".ndjson"])
+def test_a_file_in_another_encoding_is_told_as_such(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"t{suffix}"
+    path.write_bytes({".csv": "a,b\n1,planté\n", ".ndjson": '{"a": "planté"}\n'}[suffix].encode("latin-1"))
+    with pytest.raises(UnreadableTable, match="it is not UTF-8; save it as such"):
+        tables.read(path)
 
 
 def test_a_column_may_have_any_name(tmp_path: Path) -> None:
