@@ -28,6 +28,12 @@ from lotwise.request import Code
 NANO_USD = Decimal("1e-9")
 """What an estimate is rounded to, outwards: as fine as the ledger's amounts."""
 
+LEAST_TOKENS = 4
+"""What an answer takes at least, in a guess of what a job costs: a JSON object of one field."""
+
+SIZES = pl.Schema({"content_bytes": pl.Int64, "bytes": pl.Int64})
+"""Of a request: its content as JSON, and all that is sent for it, at most."""
+
 ARGUMENT = {"wire_schema": "schema", "anew": "name"}
 """Fields of a spec that are called otherwise where they are given."""
 
@@ -60,8 +66,8 @@ class Plan:
     n_shards, n_bytes
         What they would be sent in: shards, and encoded bytes at most.
     cost_low_usd, cost_high_usd
-        Nothing but the content read as four bytes a token and answered shortly; and the true upper bound. None where
-        no price is known.
+        A low guess: nothing but the content, read once as four bytes a token, and answered with four tokens each; and
+        the true upper bound. None where no price is known.
     canary
         What is sent first and what must come of it, or how the gate was decided before; None without a canary.
     n_golden
@@ -140,7 +146,7 @@ class Plan:
         n_bytes = int(sizes["bytes"].sum())
         canary, golden = _canary(call, ledger, keys.len() - n_compatible, [shard.height for shard in cut.shards])
         n_longer = why.filter((pl.col("why") == "retried") & (pl.col("reason") == Code.TRUNCATED.value)).height
-        low, high = _cost(call, pl.concat([sizes.select("bytes"), golden]), n_longer)
+        low, high = _cost(call, pl.concat([sizes.select(*SIZES), golden]), n_longer)
         nothing_done = not counts.get("reused") and not n_compatible and not counts.get("in_flight")
         return cls(
             ledger=path,
@@ -199,7 +205,7 @@ def _short_of(budget: Decimal | None, low: Decimal | None, high: Decimal | None)
     """Say where a budget may not hold what is to be sent; what the same work has spent of it is not counted here."""
     if budget is None or low is None or high is None or high <= budget:
         return []
-    what = "less than this costs at least" if low > budget else "less than this may cost"
+    what = "less than this is likely to cost" if low > budget else "less than this may cost"
     return [f"the budget, ${budget}, is {what}; what does not fit when its turn comes stays unsent"]
 
 
@@ -266,22 +272,30 @@ def _borrowed(call: Call, frame: pl.DataFrame, keys: pl.Series, ledger: Ledger |
 
 
 def _sizes(call: Call, frame: pl.DataFrame, enrolled: Enrolled, wanted: pl.DataFrame) -> pl.DataFrame:
-    """Return `key`, `part` and `bytes` of the requests that would be sent, rendering the frame once more."""
+    """Return `key`, `part` and `SIZES` of the requests that would be sent, rendering the frame once more."""
     sizes = [json_bytes(content) for content in call.contents(frame)]
     lengths = pl.concat(sizes) if sizes else pl.Series([], dtype=pl.Int32)
     every = pl.DataFrame({"key": enrolled.keys, "content_bytes": lengths}).drop_nulls("key").unique("key", keep="first")
     chosen = every.join(wanted.select("key"), on="key", how="semi")
-    return chosen.select("key", pl.lit("").alias("part"), bytes=call.executor.sizes(call.spec, chosen["content_bytes"]))
+    return chosen.select("key", pl.lit("").alias("part"), *_encoded(call, chosen["content_bytes"]))
+
+
+def _encoded(call: Call, content_bytes: pl.Series) -> list[pl.Series]:
+    return [
+        content_bytes.cast(pl.Int64).alias("content_bytes"),
+        call.executor.sizes(call.spec, content_bytes).cast(pl.Int64).alias("bytes"),
+    ]
 
 
 def _cost(call: Call, sizes: pl.DataFrame, n_longer: int) -> tuple[Decimal | None, Decimal | None]:
-    """Return what requests of these `bytes` cost at least and at most; so many may give twice the output."""
+    """Return what requests of these `SIZES` may cost, guessed low and bounded; so many may give twice the output."""
     if call.prices is None:
         return None, None
-    total = int(sizes["bytes"].sum())
-    tokens_low, tokens_high = 10 * sizes.height, call.spec.max_tokens * (sizes.height + n_longer)
-    low = (call.prices.input_mtok * (total // 4) + call.prices.output_mtok * tokens_low) / Decimal(1_000_000)
-    high = call.prices.upper_bound(input_bytes=total, output_tokens=tokens_high)
+    content, total = (int(sizes[name].sum()) for name in SIZES)
+    least = min(LEAST_TOKENS, call.spec.max_tokens) * sizes.height
+    most = call.spec.max_tokens * (sizes.height + n_longer)
+    low = (call.prices.input_mtok * (content // 4) + call.prices.output_mtok * least) / Decimal(1_000_000)
+    high = call.prices.upper_bound(input_bytes=total, output_tokens=most)
     return low.quantize(NANO_USD, ROUND_DOWN), high.quantize(NANO_USD, ROUND_UP)
 
 
@@ -307,8 +321,8 @@ def _populations(
 def _canary(
     call: Call, ledger: Ledger | None, n_requests: int, shards: Sequence[int]
 ) -> tuple[str | None, pl.DataFrame]:
-    """Say what a run must pass first, and return the `bytes` of each golden row that it would ask."""
-    canary, nothing = call.canary(n_requests), pl.DataFrame(schema={"bytes": pl.Int64})
+    """Say what a run must pass first, and return the `SIZES` of each golden row that it would ask."""
+    canary, nothing = call.canary(n_requests), SIZES.to_frame()
     if canary is None:
         return None, nothing
     found = None if ledger is None or canary.mode == "off" else book.gate(ledger, canary)
@@ -318,8 +332,8 @@ def _canary(
         rows = canary.golden.rows
         n_asks = sum(riders(n, rows.height) for n in shards)
         n_asks += rows.height if found is None and canary.mode != "off" else 0
-        each = call.executor.sizes(call.spec, json_bytes(rows["content"])).cast(pl.Int64)
-        asked = pl.DataFrame({"bytes": each.gather([i % rows.height for i in range(n_asks)])})
+        each = pl.DataFrame(_encoded(call, json_bytes(rows["content"])))
+        asked = each[[i % rows.height for i in range(n_asks)]]
     if canary.mode == "off":
         return "off", asked
     if found is not None:

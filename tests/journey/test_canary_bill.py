@@ -69,7 +69,7 @@ def test_prompt_gone_wrong_costs_less_than_3_percent_of_the_job_and_nobody_gets_
     assert len(desk.batches()) == 1
     desk.assert_each_charged_once(600)
     spent = desk.bill_usd()
-    print(f"spent {spent} of {plan.cost_low_usd} US dollars estimated at least: {spent / plan.cost_low_usd:.2%}")
+    print(f"spent {spent} of {plan.cost_low_usd} US dollars guessed low: {spent / plan.cost_low_usd:.2%}")
     assert 0 < spent < plan.cost_low_usd * 3 / 100
 
     tickets(200_000, 6_000).write_parquet(tmp_path / "tonight.parquet")
