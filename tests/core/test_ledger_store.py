@@ -14,6 +14,7 @@ import pytest
 from lotwise.collect import CHUNK
 from lotwise.errors import BudgetTooSmall, ClaimLost, ForkedLedger, LedgerStatementFailed, RunEnded
 from lotwise.job import Job
+from lotwise.ledger import evidence as evidence_book
 from lotwise.ledger import requests as request_book
 from lotwise.ledger import results as result_book
 from lotwise.ledger import runs as run_book
@@ -27,6 +28,7 @@ from runs import Bench
 ME, OTHER = "test/1/1/owner", "test/1/1/other"
 UNTIL = datetime(2100, 1, 1, tzinfo=UTC)
 SHARD = "00000000000000aa"
+NOW = datetime(2026, 12, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -546,3 +548,42 @@ def test_shard_that_was_asked_besides_and_never_worked_on_leaves_no_gap_in_the_a
 
     assert verify(job.ledger).clean, verify(job.ledger).findings
     assert job.ledger.sql("SELECT DISTINCT n, shard FROM attempt").rows() == [(1, "b" * 16)]
+
+
+# --- lots ---------------------------------------------------------------------------------------------------------
+
+
+def _draw(plan_n: int) -> pl.DataFrame:
+    counts = dict.fromkeys(("n_rows", "n_unique", "n_invalid", "population", "plan_c"), plan_n)
+    rates = {"aql": 0.01, "limit": 0.05, "confidence": 0.95, "margin": 0.05, "accept_at_aql": 1.0, "accept_at_limit": 0}
+    kind = "inspection" if plan_n else "none"
+    return pl.DataFrame(
+        {"lot_id": ["lot"], "n": [1], "plan_n": [plan_n], "plan_kind": [kind], "seed": [7], **counts, **rates}
+    )
+
+
+def _sample(n: int) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "lot_id": "lot",
+            "n": 1,
+            "key": [f"k{i}" for i in range(n)],
+            "rank": range(1, n + 1),
+            "stratum": "small",
+            "weight": 1.0,
+            "multiplicity": 1,
+            "answer_digest": "00",
+        },
+        schema_overrides={"lot_id": pl.String, "stratum": pl.String},
+    )
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 2), (2, 0), (2, 3)])
+def test_a_lot_that_two_processes_draw_keeps_the_first_draw_and_its_sample_alone(
+    bench: Bench, first: int, second: int
+) -> None:
+    for n in (first, second):  # what each saw: answers may have come between the two looks
+        evidence_book.record_draws(bench.ledger, _draw(n), _sample(n), NOW)
+
+    drawn = bench.ledger.sql("SELECT plan_n FROM draw")["plan_n"].to_list()
+    assert (drawn, bench.ledger.sql("SELECT * FROM sample").height) == ([first], first)

@@ -71,8 +71,10 @@ INSERT INTO draw SELECT k.lot_id, k.n, k.n_rows, k.n_unique, k.n_invalid, k.popu
 FROM k WHERE k.n = 1 + coalesce((SELECT max(n) FROM draw d WHERE d.lot = k.lot_id), 0)
 
 -- name: insert_sample
+-- The draw may be another process's, which saw other answers or none: then so is the sample.
 INSERT INTO sample SELECT lot_id, n, key, rank, stratum, weight, multiplicity, answer_digest FROM k
 WHERE NOT EXISTS (SELECT 1 FROM sample s WHERE s.lot = k.lot_id AND s.draw = k.n)
+  AND EXISTS (SELECT 1 FROM draw d WHERE d.lot = k.lot_id AND d.n = k.n AND d.plan_n > 0)
 
 -- name: sample
 -- What was drawn from lots in their latest draw, in the order of looking.
