@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import cast
+from typing import Required, TypedDict, Unpack, cast
 
 import polars as pl
 
@@ -114,36 +114,23 @@ def intend(ledger: Ledger, intent: Intent, now: datetime) -> None:
         )
 
 
-def move(
-    ledger: Ledger,
-    shard: str,
-    origin: ShardState,
-    target: ShardState,
-    *,
-    owner: str,
-    now: datetime,
-    lease_until: datetime | None = None,
-    batch_id: str | None = None,
-    called_at: datetime | None = None,
-    reason: str | None = None,
-    provider_state: str | None = None,
-) -> None:
+class MoveFacts(TypedDict, total=False):
+    """Who moves a shard and when, and what is written down with it; see `move_in`."""
+
+    owner: Required[str]
+    now: Required[datetime]
+    lease_until: datetime | None
+    batch_id: str | None
+    called_at: datetime | None
+    reason: str | None
+    provider_state: str | None
+
+
+def move(ledger: Ledger, shard: str, origin: ShardState, target: ShardState, **facts: Unpack[MoveFacts]) -> None:
     """Move a shard that we hold from one state to the next, with its event. Raises `ClaimLost` when it is not
     there any more or not ours."""
     with ledger.transaction(f"{origin} to {target}") as tx:
-        move_in(
-            tx,
-            shard,
-            origin,
-            target,
-            owner=owner,
-            now=now,
-            lease_until=lease_until,
-            batch_id=batch_id,
-            called_at=called_at,
-            reason=reason,
-            provider_state=provider_state,
-        )
+        move_in(tx, shard, origin, target, **facts)
 
 
 def move_in(
