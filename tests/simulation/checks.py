@@ -46,10 +46,13 @@ def _reasons(books: Books) -> Iterator[str]:
     """Every attempt but the first has a reason, and the reason is true."""
     before: dict[str, dict[str, Any]] = {}
     late = {attempt["key"] for attempt in books.attempts if attempt["why"] == "given_up"}
+    besides: dict[str, list[Sent]] = defaultdict(list)
     for attempt in books.attempts:
         key = attempt["key"]
         if attempt["why"] == "given_up":
-            continue  # it was sent before the others, or besides them, and is counted since its batch came
+            # It was sent before the others, or besides them, and is counted since its batch came.
+            besides[key] += books.sent.get((attempt["shard"], key), [])
+            continue
         last, before[key] = before.get(key), attempt
         if attempt["why"] == "late" and key in late:
             continue
@@ -58,6 +61,8 @@ def _reasons(books: Books) -> Iterator[str]:
                 yield f"the first attempt of {key[:8]} is sent because of {attempt['why']}"
             continue
         times = books.sent.get((last["shard"], key), [])
+        if attempt["why"].startswith("changed:"):
+            times = [*times, *besides[key]]  # what a late batch answered may be what is asked again, changed
         if not _true(books, attempt["why"], last, times):
             came = ", ".join(one.outcome for one in times) or "never arrived"
             why = f"is sent because of {attempt['why']!r}, but the one before: {came}"
