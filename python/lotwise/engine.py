@@ -224,7 +224,8 @@ def judge_stored(job: Job) -> None:
             ),
             job.policy,
         ).filter(to_state=RequestState.PENDING.value)
-        result_book.judge_again(job.ledger, job.validator_digest, judged, moves)
+        most = job.policy.max_attempts
+        result_book.judge_again(job.ledger, job.validator_digest, judged, moves, max_attempts=most)
 
 
 # --- sending ------------------------------------------------------------------------------------------------------

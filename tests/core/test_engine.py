@@ -373,6 +373,24 @@ def test_answer_recorded_without_a_validator_is_judged_by_the_next_call_and_its_
     assert sorted(bench.executor.bill()["content"]) == ["bad", "bad", "good"]
 
 
+@pytest.mark.parametrize(("max_attempts", "asked"), [(2, 2), (3, 3)])
+def test_answer_that_is_judged_late_is_not_asked_again_beyond_the_cap(
+    bench: Bench, max_attempts: int, asked: int
+) -> None:
+    bench.validator = text_validator(lambda value: False)
+    downloads = iter([[], []])  # the first attempt's answer stays away, and may have been charged for
+    _strange(bench, lambda lines: next(downloads, lines))
+    capped = Policy(max_attempts=max_attempts)
+    engine.drive(replace_validator(bench.begin(["bad"], policy=capped)))
+    assert bench.executor.bill().height == 2
+
+    seeing = bench.begin(["bad"], policy=capped)
+    engine.drive(seeing)
+
+    assert _counts(bench, seeing) == {"invalid": 1}
+    assert bench.executor.bill().height == asked
+
+
 def test_two_processes_that_judge_stored_answers_at_once_judge_each_once(bench: Bench) -> None:
     bench.run(TEXTS)
     bench.validator = text_validator(lambda value: value["answer"] != TEXTS[0])
@@ -383,7 +401,7 @@ def test_two_processes_that_judge_stored_answers_at_once_judge_each_once(bench: 
 
     for job, found in zip(jobs, held, strict=True):  # each has read before the other wrote
         judged = collect.judge(job, collect.reread(job, found))
-        result_book.judge_again(bench.ledger, job.validator_digest, judged, nothing)
+        result_book.judge_again(bench.ledger, job.validator_digest, judged, nothing, max_attempts=3)
 
     verdicts = bench.ledger.sql("SELECT validator, count(*) AS n FROM validation GROUP BY validator")
     assert verdicts["n"].to_list() == [12, 12]

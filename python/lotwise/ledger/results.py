@@ -146,8 +146,13 @@ def unseen(ledger: Ledger, keys: pl.Series, validator: str) -> pl.DataFrame:
         return tx.frame("unseen", frames={"k": pl.DataFrame({"key": keys})}, validator=validator)
 
 
-def judge_again(ledger: Ledger, validator: str, verdicts: pl.DataFrame, moves: pl.DataFrame) -> None:
-    """Write verdicts on stored answers, and the retries that an answer nobody had judged before makes due."""
+def judge_again(
+    ledger: Ledger, validator: str, verdicts: pl.DataFrame, moves: pl.DataFrame, *, max_attempts: int
+) -> None:
+    """Write verdicts on stored answers, and the retries that an answer nobody had judged before makes due.
+
+    A request that has had `max_attempts` already is not asked again.
+    """
     with ledger.transaction("judge again") as tx:
         judged = tx.frame("judged_of", frames={"verdicts": verdicts.select("shard", "key")}, validator=validator)
         if judged.height:  # another process has judged them since they were read
@@ -155,7 +160,7 @@ def judge_again(ledger: Ledger, validator: str, verdicts: pl.DataFrame, moves: p
             moves = moves.join(judged, on="key", how="anti")
         tx.run("insert_validations", frames={"verdicts": verdicts}, validator=validator)
         if moves.height:
-            tx.run("retry_answered", frames={"moves": moves}, validator=validator)
+            tx.run("retry_answered", frames={"moves": moves}, validator=validator, max_attempts=max_attempts)
 
 
 def calls_made(ledger: Ledger, run: str, *, unsent: str) -> tuple[int, int]:

@@ -407,9 +407,11 @@ LIMIT $limit
 
 -- name: retry_answered
 -- answered -> pending: an answer that nobody had judged yet is invalid, and may be tried once more, changed; unless
--- another answer to the same request is valid, or it was tried so already
+-- another answer to the same request is valid, it was tried so already, or that would be one attempt too many: those of
+-- late batches count too
 UPDATE request SET state = m.to_state, reason = m.reason, why = m.why, variant = m.variant
 FROM moves m WHERE request.key = m.key AND request.state = 'answered'
+  AND request.faults + (SELECT count(*) FROM attempt a WHERE a.key = m.key AND a.why = 'given_up') < $max_attempts
   AND NOT EXISTS (SELECT 1 FROM validation v WHERE v.key = m.key AND v.validator = $validator AND v.ok)
   AND request.key NOT IN (SELECT key FROM attempt WHERE variant IS NOT NULL)
 
