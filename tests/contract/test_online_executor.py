@@ -490,3 +490,30 @@ def test_a_loop_that_cannot_be_made_says_why(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(fanout.asyncio, "run", too_many)
     with pytest.raises(OSError, match="Too many open files"):
         list(shift(Busy(9), work(1), Pace(Allowance(max_concurrency=1)), 1))
+
+
+@pytest.mark.parametrize(
+    ("environment", "proxy"),
+    [
+        ({}, None),
+        ({"HTTPS_PROXY": "http://one:1", "ALL_PROXY": "http://all:2"}, "http://one:1"),
+        ({"ALL_PROXY": "http://all:2"}, "http://all:2"),
+        ({"ALL_PROXY": "http://all:2", "NO_PROXY": "api.example"}, None),
+        ({"ALL_PROXY": "socks5://all:2"}, None),
+    ],
+    ids=["none", "of the scheme", "of all", "passed by", "not spoken"],
+)
+def test_proxy_is_the_environments(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    environment: dict[str, str],
+    proxy: str | None,
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert fanout._proxy("https://api.example/v1") == proxy
+    assert ("socks5" in caplog.text) == ("socks5" in environment.get("ALL_PROXY", ""))
