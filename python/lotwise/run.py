@@ -20,7 +20,7 @@ from lotwise import lots as evidence
 from lotwise.call import Call, lane, policy_of
 from lotwise.clock import Clock, SystemClock
 from lotwise.cost import Prices
-from lotwise.errors import RunStopped, Unreachable, UnreachableAnswers
+from lotwise.errors import PriceUnknown, RunStopped, Unreachable, UnreachableAnswers
 from lotwise.executors import Tier
 from lotwise.executors.base import BatchExecutor, KeepsOptions, StreamExecutor
 from lotwise.job import Job, Lane, Options, Snapshot
@@ -225,13 +225,16 @@ class Run:
         options = replace(options, executor_options={**told.get("executor_options", {}), **options.executor_options})
         spec = spec_from_json(row["spec_body"])
         halted = "canceled" if row["state"] == "canceled" else row["reason"] or "ended" if collect_only else None
-        prices = {row["tier"]: told.get("prices"), "interactive": told.get("interactive_prices")}
+        # A run of the interactive tier has no other prices than its own.
+        prices = {"interactive": told.get("interactive_prices"), row["tier"]: told.get("prices")}
 
         def open_lane(tier: Tier) -> Lane:
             return lane(spec, tier, options, None if prices.get(tier) is None else Prices.from_json(prices[tier]))
 
         mine = open_lane(row["tier"])
         if halted is None:
+            if row["budget_usd"] is not None and mine.prices is None and mine.executor.paid:
+                raise PriceUnknown.of(spec.model_name, row["tier"], spec.params)  # nothing would hold it to the budget
             _check(mine.executor, spec)
         validator = _from_portable(row["validator_body"])
         job = Job(

@@ -53,11 +53,11 @@ class Shell:
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err
 
-    def interrupted(self, server: Busy, how: signal.Signals, *options: str) -> str:
+    def interrupted(self, server: Busy, how: signal.Signals, *options: str, more: tuple[str, ...] = ()) -> str:
         """Start a map, end it when a third is answered, and return what it said."""
         given = (f"base_url={server.url}", f"max_concurrency={AT_ONCE}", *options)
         words = [word for option in given for word in ("--executor-option", option)]
-        process = self.start("map", "in.csv", "out.csv", "-p", "{text}", "-m", "online:served", *words)
+        process = self.start("map", "in.csv", "out.csv", "-p", "{text}", "-m", "online:served", *words, *more)
         until(lambda: server.account()["n_calls"] > N // 3, "a third to be asked")
         process.send_signal(how)
         _, err = process.communicate(timeout=120)
@@ -164,3 +164,20 @@ def test_what_the_caller_says_goes_before_what_is_kept(shell: Shell, server: Bus
 
     assert code == 0, err
     assert server.account()["n_calls"] > 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_budget_holds_for_the_process_that_takes_the_run_up(shell: Shell, server: Busy, how: signal.Signals) -> None:
+    each = 0.012  # 9 tokens in and 3 out
+    prices = ("--price", "input_mtok=1000", "--price", "output_mtok=1000")
+    budget = ("--budget", "1.20", "--param", "max_tokens=10", *prices)
+    shell.interrupted(server, how, more=budget)
+
+    code, _, err = shell.run("resume", shell.run_id)
+
+    assert code == 3, err
+    assert "budget" in err
+    assert server.account()["n_calls"] * each <= 1.20
+    told = lotwise.open_ledger(shell.folder / ".lotwise").status(shell.run_id)
+    assert told.paid
+    assert told.cost_usd is not None

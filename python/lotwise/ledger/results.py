@@ -109,10 +109,12 @@ def finish(
         unseen = bound(doubtful) if doubtful.height and row["reserved_usd"] is not None else Decimal(0)
         known = cost or Decimal(0)
         settled = row["reserved_usd"] if unseen is None else min(known + unseen, row["reserved_usd"] or known)
+        # Of a shard with a price that brought nothing it is known: nothing was seen to cost anything.
+        seen = cost if row["reserved_usd"] is None else known
         tx.run(
             "finish_shard",
             shard=shard,
-            cost_usd=None if unpriced else cost,
+            cost_usd=None if unpriced else seen,
             n_results=counts["n_results"],
             n_duplicates=counts["n_duplicates"],
             n_unknown=counts["n_unknown"],
