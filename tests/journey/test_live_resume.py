@@ -22,7 +22,7 @@ from lotwise import errors
 from lotwise.executors.online import BASE_URL_VARIABLE
 from lotwise.ledger.files import Folder
 
-N, AT_ONCE = 120, 6
+N, AT_ONCE = 240, 6
 
 HEARING = """
 import signal
@@ -54,11 +54,11 @@ class Shell:
         return process.returncode, out, err
 
     def interrupted(self, server: Busy, how: signal.Signals, *options: str, more: tuple[str, ...] = ()) -> str:
-        """Start a map, end it when a third is answered, and return what it said."""
+        """Start a map, end it when a sixth is asked, and return what it said."""
         given = (f"base_url={server.url}", f"max_concurrency={AT_ONCE}", *options)
         words = [word for option in given for word in ("--executor-option", option)]
         process = self.start("map", "in.csv", "out.csv", "-p", "{text}", "-m", "online:served", *words, *more)
-        until(lambda: server.account()["n_calls"] > N // 3, "a third to be asked")
+        until(lambda: server.account()["n_calls"] > N // 6, "a sixth to be asked")
         process.send_signal(how)
         _, err = process.communicate(timeout=120)
         assert server.account()["n_calls"] < N
